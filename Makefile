@@ -1,0 +1,48 @@
+PYTHON ?= python3
+MINUTES ?= 10
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.PHONY: help .venv demo test check bench soak lock format clean
+
+help: ## Show this text
+	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.venv: $(STAMP) ## Make the virtual environment from the lock
+
+$(STAMP): pyproject.toml requirements.lock
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## Run the example of a dependent import
+	$(BIN)/python examples/dependent_import.py
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(STAMP) ## Lint, check the format, the types and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/test_architecture.py -q
+
+bench: $(STAMP) ## Run the benchmarks
+	$(BIN)/python -m benchmarks
+
+soak: $(STAMP) ## Run the soak test for MINUTES (default 10)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+lock: $(STAMP) ## Renew requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --extra test --extra dev \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.lock
+
+format: $(STAMP) ## Format the code and fix what lint can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment, caches and builds
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
