@@ -1,0 +1,5 @@
+"""Sinks: where results become visible."""
+
+from naviscope_ingest.sinks.memory import MemorySink
+
+__all__ = ["MemorySink"]

@@ -1,0 +1,253 @@
+"""The contracts around execution: executors, sinks, the bus, metrics and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+from attrs import field, frozen
+
+from naviscope_spi.dependencies import Dependency
+from naviscope_spi.messages import Message, Outcome
+from naviscope_spi.stores import EpochKey, Seq
+
+__all__ = [
+    "AppliesInside",
+    "Clock",
+    "CommitBatch",
+    "CommitSink",
+    "CommitsEpochs",
+    "Delivery",
+    "Entry",
+    "Executor",
+    "PipelineBus",
+    "Ready",
+    "RuntimeMetrics",
+    "StableBatches",
+    "SupportsBatch",
+    "SupportsNoWait",
+    "task_key",
+]
+
+P_co = TypeVar("P_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+Op_co = TypeVar("Op_co", covariant=True)
+Op_contra = TypeVar("Op_contra", contravariant=True)
+
+
+def task_key(store_id: str, epoch_number: int, message_id: str) -> str:
+    """Name a message for ever: unique over stores, epochs and ids, also when epochs share a name.
+
+    The id comes last and the other parts cannot hold a colon, so two different messages never share a key.
+    """
+    return f"{store_id}:{epoch_number}:{message_id}"
+
+
+@frozen(eq=False)
+class Delivery(Generic[P_co]):
+    """A message as the executor gets it.
+
+    Attributes:
+        message: as it was submitted.
+        epoch: the epoch it belongs to.
+        task_key: its name for ever; use it as idempotency key with other systems.
+        attempt: attempts spent before this one, in this run.
+        run: grows with every replay.
+        unmet: dependencies that were passed although they are not satisfied (policy "run").
+        values: what dependencies handed over, by message id or resource name.
+    """
+
+    message: Message[P_co]
+    epoch: EpochKey
+    task_key: str
+    attempt: int = 0
+    run: int = 0
+    unmet: Sequence[str | Dependency] = ()
+    values: Mapping[str, bytes] = field(factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.message.id
+
+    @property
+    def payload(self) -> P_co:
+        """The message's payload."""
+        return self.message.payload
+
+    @property
+    def kind(self) -> str:
+        """The message's kind."""
+        return self.message.kind
+
+
+class Executor(Protocol[P_contra, Op_co]):
+    """The user's work."""
+
+    async def execute(self, message: Delivery[P_contra]) -> Outcome[Op_co]:
+        """Do the work of one message and say what came of it.
+
+        Calls overlap, never two for one key. It may be cancelled (epoch cancelled, deadline, shutdown) and may be
+        called again for the same message after a crash, so effects belong into ops, not here. Raise `Transient`,
+        `Permanent` or `SystemFailure` to decide; other exceptions are classified.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsBatch(Protocol[P_contra, Op_co]):
+    """An executor that takes many messages at once."""
+
+    async def execute_batch(self, messages: Sequence[Delivery[P_contra]]) -> Sequence[Outcome[Op_co]]:
+        """Work on messages of one kind, never two of one key; answer one outcome each, in the same order.
+
+        A raise spends no attempt: the batch is run again in halves, then singly.
+        """
+        ...
+
+
+@frozen
+class Entry(Generic[Op_co]):
+    """The ops of one message."""
+
+    task_key: str
+    epoch: EpochKey
+    message_id: str
+    kind: str
+    ops: Sequence[Op_co]
+
+
+@frozen
+class CommitBatch(Generic[Op_co]):
+    """What a sink makes visible in one step. No entry depends on another one of the same batch.
+
+    `batch_id` is set for sinks that ask for stable batches: after a crash the same id has the same entries.
+    """
+
+    entries: Sequence[Entry[Op_co]]
+    batch_id: str | None = None
+
+
+class CommitSink(Protocol[Op_contra]):
+    """Where results become visible."""
+
+    async def commit(self, batch: CommitBatch[Op_contra]) -> None:
+        """Apply every op of the batch, or none, and return None.
+
+        Calls do not overlap. A batch may come again, whole or in other company, after a crash or an error: applying an
+        entry whose `task_key` was applied before must change nothing. Cancellation may come at any checkpoint.
+
+        Raises:
+            SinkRejected: these entries can never be applied; nothing of the batch was.
+            Transient: nothing of the batch is known to be applied; try again.
+        """
+        ...
+
+
+@runtime_checkable
+class AppliesInside(Protocol[Op_contra]):
+    """A sink that writes inside the store's own transaction: no window between effect and settlement."""
+
+    colocation: str
+
+    def apply(self, transaction: Any, batch: CommitBatch[Op_contra]) -> None:  # noqa: ANN401 - the driver's own type
+        """Write the batch. Called on the store's thread; must not wait for anything else."""
+        ...
+
+
+@runtime_checkable
+class CommitsEpochs(Protocol):
+    """A sink that makes what an epoch staged visible at once."""
+
+    async def commit_epoch(self, epoch: EpochKey, report: bytes) -> None:
+        """Publish the epoch. May come again after a crash; the second time must change nothing."""
+        ...
+
+
+@runtime_checkable
+class StableBatches(Protocol):
+    """A sink that wants the same batch, with the same entries and `batch_id`, after a crash."""
+
+    stable_batches: Literal[True]
+
+
+@frozen
+class Ready:
+    """A hint that a message can run."""
+
+    seq: Seq
+    epoch: int
+    kind: str
+    priority: int = 0
+
+
+class PipelineBus(Protocol):
+    """Carries hints of ready work from the leader to the workers.
+
+    It may lose, repeat and reorder: the claim is `DeferredStore.pop_ready`, and hints are sent again.
+    """
+
+    async def send(self, ready: Sequence[Ready]) -> None:
+        """Pass hints on. Never blocks for long: a full bus drops. Calls may overlap. Cancelled, some may be sent."""
+        ...
+
+    async def receive(self, limit: int) -> Sequence[Ready]:
+        """Wait for hints and return at least one and at most `limit`. Cancelled, none is taken."""
+        ...
+
+    async def acknowledge(self, ready: Sequence[Ready]) -> None:
+        """Say that hints need not be delivered again. Unknown or repeated ones change nothing."""
+        ...
+
+
+@runtime_checkable
+class SupportsNoWait(Protocol):
+    """A bus within one process, that can be used without a checkpoint."""
+
+    def send_nowait(self, ready: Sequence[Ready]) -> None:
+        """Pass hints on at once."""
+        ...
+
+    def receive_nowait(self, limit: int) -> Sequence[Ready]:
+        """Return at most `limit` hints; empty when there are none now."""
+        ...
+
+
+class RuntimeMetrics(Protocol):
+    """Hooks for measurement. Called per batch, never per message; must be quick and must not raise."""
+
+    def submitted(self, epoch: EpochKey, accepted: int, duplicates: int, conflicts: int) -> None:
+        """Messages were accepted."""
+        ...
+
+    def executed(self, kind: str, count: int, seconds: float) -> None:
+        """An executor answered for a batch of one kind."""
+        ...
+
+    def ended(self, end: str, kind: str, count: int) -> None:
+        """Messages of one kind ended in one way."""
+        ...
+
+    def sink_committed(self, entries: int, seconds: float) -> None:
+        """A sink made a batch visible."""
+        ...
+
+    def epoch_changed(self, epoch: EpochKey, state: str) -> None:
+        """An epoch opened, was sealed, blocked, completed or repaired."""
+        ...
+
+    def observed(self, depths: Mapping[str, int]) -> None:
+        """How many messages are in each state now."""
+        ...
+
+
+class Clock(Protocol):
+    """Where time comes from. Wall time is stored, monotonic time is waited on."""
+
+    def wall(self) -> float:
+        """Seconds since the Unix epoch. May jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start. Never goes back."""
+        ...

@@ -1,0 +1,242 @@
+"""Messages, resources, and what an executor answers.
+
+A message checks itself when it is made: a malformed one is refused where the mistake was written, and nothing later
+has to ask again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from attrs import field, frozen
+
+from naviscope_spi.dependencies import AnyOf, Dependency, OnBarrier, OnMessage, check_version
+from naviscope_spi.errors import InvalidMessage
+from naviscope_spi.names import check_name
+
+__all__ = [
+    "MAX_DEPENDENCIES",
+    "Deferred",
+    "DependsOn",
+    "Executed",
+    "Fatal",
+    "Message",
+    "Outcome",
+    "Resource",
+    "Skipped",
+    "check_depends_on",
+]
+
+P = TypeVar("P")
+P_co = TypeVar("P_co", covariant=True)
+Op_co = TypeVar("Op_co", covariant=True)
+
+MAX_DEPENDENCIES = 100_000
+"""How many dependencies one message may have."""
+
+DependsOn: TypeAlias = tuple[str | Dependency, ...]
+"""What a message waits for; a plain string is a message of the same epoch under the default policy."""
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def check_depends_on(depends_on: object) -> DependsOn:
+    """Return the dependencies as a tuple without repetitions.
+
+    Raises:
+        InvalidMessage: a bare string, something that is not iterable, or a member that is no dependency.
+    """
+    if depends_on == ():
+        return ()
+    if isinstance(depends_on, str | bytes):
+        raise InvalidMessage(f"depends_on={depends_on!r:.80} is a bare string: write depends_on=[{depends_on!r:.80}]")
+    if isinstance(depends_on, Dependency):
+        raise InvalidMessage("depends_on is a single Dependency: put it in a list")
+    if not isinstance(depends_on, Iterable):
+        raise InvalidMessage(f"depends_on must be a list of ids or dependencies, not {depends_on!r:.80}")
+    checked = tuple(dict.fromkeys(_check_dependency(each) for each in depends_on))
+    if len(checked) > MAX_DEPENDENCIES:
+        raise InvalidMessage(f"depends_on has {len(checked)} entries: at most {MAX_DEPENDENCIES} are allowed")
+    return checked
+
+
+def _check_dependency(each: object) -> str | Dependency:
+    if isinstance(each, str):
+        return check_name("id in depends_on", each)
+    if isinstance(each, OnMessage) and each.epoch_name is None and each.is_plain:
+        return each.id
+    if isinstance(each, Dependency):
+        return each
+    raise InvalidMessage(f"depends_on holds {each!r:.80}: each entry is a message id or a Dependency")
+
+
+def _check_priority(priority: object) -> int:
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise InvalidMessage(f"priority={priority!r:.80}: it must be an integer of at most 32 bits; higher runs first")
+    return priority
+
+
+def _check_time(name: str, moment: object) -> None:
+    if moment is not None and (
+        isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment)
+    ):
+        raise InvalidMessage(f"{name}={moment!r:.80}: give seconds since the Unix epoch as a number, or None")
+
+
+def _check_headers(headers: object) -> Mapping[str, str]:
+    if headers is _NO_HEADERS:
+        return _NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise InvalidMessage(f"headers must be a mapping of strings, not {headers!r:.80}")
+    for name, value in headers.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise InvalidMessage(f"header {name!r:.80} = {value!r:.80}: names and values are strings")
+    return MappingProxyType(dict(headers))
+
+
+@frozen(eq=False)
+class Message(Generic[P_co]):
+    """One unit of work. Its identity is its epoch and its id.
+
+    Attributes:
+        id: unique within the epoch; at most 255 bytes, no control characters.
+        payload: whatever the executor needs.
+        kind: which sort of work it is; barriers, caps, retries and handlers go by kind.
+        depends_on: what must be ready first.
+        key: messages with the same key run one at a time, in order of acceptance among those that are ready.
+        priority: higher runs first.
+        not_before: do not start before this wall-clock time.
+        expires_at: do not start after this wall-clock time.
+        headers: strings that travel with it (trace ids, source coordinates).
+    """
+
+    id: str
+    payload: P_co
+    kind: str = "message"
+    depends_on: DependsOn = field(default=(), converter=check_depends_on)
+    key: str | None = None
+    priority: int = 0
+    not_before: float | None = None
+    expires_at: float | None = None
+    headers: Mapping[str, str] = field(default=_NO_HEADERS, converter=_check_headers)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what could never run."""
+        check_name("message id", self.id)
+        if self.kind != "message":
+            check_name("kind", self.kind)
+        if self.key is not None:
+            check_name("key", self.key)
+        if self.priority != 0 or type(self.priority) is not int:
+            _check_priority(self.priority)
+        if self.not_before is not None or self.expires_at is not None:
+            _check_time("not_before", self.not_before)
+            _check_time("expires_at", self.expires_at)
+        if self.depends_on:
+            self.check_dependencies(self.depends_on)
+
+    def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
+        """Refuse dependencies that this very message could never satisfy.
+
+        Raises:
+            InvalidMessage: it would wait for itself, or for the barrier of its own kind.
+        """
+        for each in depends_on:
+            if type(each) is str:
+                if each == self.id:
+                    raise InvalidMessage(f"message {self.id!r} depends on itself")
+            elif isinstance(each, AnyOf):
+                self.check_dependencies(each.members)
+            elif isinstance(each, OnMessage):
+                if each.id == self.id and each.epoch_name is None:
+                    raise InvalidMessage(f"message {self.id!r} depends on itself")
+            elif isinstance(each, OnBarrier) and each.kind == self.kind:
+                raise InvalidMessage(
+                    f"message {self.id!r} of kind {self.kind!r} waits for the barrier of its own kind: "
+                    "it would wait for itself; give it another kind"
+                )
+
+
+MAX_VALUE_BYTES = 64 * 1024
+"""The largest value a resource or an outcome may carry."""
+
+
+def _check_value(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, bytes):
+        raise InvalidMessage(f"a value is bytes, not {type(value).__name__}: encode it first")
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidMessage(f"the value has {len(value)} bytes: at most {MAX_VALUE_BYTES} are allowed; keep it small")
+    return value
+
+
+def _check_resource_name(name: str) -> str:
+    return check_name("resource name", name)
+
+
+@frozen
+class Resource:
+    """Something that messages wait for and that somebody provides.
+
+    Attributes:
+        name: what it is called.
+        version: provides every version up to this one. Versions only grow.
+        add: count instead: raise the version by this much.
+        value: a few bytes handed to those who waited.
+    """
+
+    name: str = field(converter=_check_resource_name)
+    version: int = field(default=0, converter=check_version)
+    add: int = field(default=0, kw_only=True, converter=check_version)
+    value: bytes | None = field(default=None, kw_only=True, converter=_check_value)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a resource that is both set and counted."""
+        if self.version and self.add:
+            raise InvalidMessage(f"resource {self.name!r} has both version= and add=: set it or count it")
+
+
+@frozen
+class Executed(Generic[P, Op_co]):
+    """It worked.
+
+    Attributes:
+        ops: operations for the sink.
+        derived: new messages of the same epoch, accepted with this message's commit.
+        ready: resources this message provides within its epoch.
+        value: a few bytes kept with the end and handed to dependents.
+    """
+
+    ops: Sequence[Op_co] = ()
+    derived: Sequence[Message[P]] = ()
+    ready: Sequence[Resource] = ()
+    value: bytes | None = field(default=None, converter=_check_value)
+
+
+@frozen
+class Deferred:
+    """It cannot run yet: run it again when these dependencies are satisfied too."""
+
+    depends_on: DependsOn = field(converter=check_depends_on)
+
+
+@frozen
+class Skipped:
+    """There is nothing to do. The message ends skipped."""
+
+    reason: str = ""
+
+
+@frozen
+class Fatal:
+    """It can never work. The message ends dead, as if `Permanent` had been raised."""
+
+    error: BaseException | str
+
+
+Outcome: TypeAlias = Executed[Any, Op_co] | Deferred | Skipped | Fatal
+"""What an executor returns."""

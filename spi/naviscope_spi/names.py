@@ -1,0 +1,45 @@
+"""The limits that ids, kinds, keys and resource names have in common, and the check for them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from naviscope_spi.errors import InvalidMessage
+
+__all__ = ["MAX_NAME_BYTES", "check_name"]
+
+MAX_NAME_BYTES = 255
+"""The longest id, kind, key, epoch or resource name, in bytes of UTF-8."""
+
+# A character takes at most four bytes, so a name this short needs no encoding to be measured.
+_SURELY_SHORT = MAX_NAME_BYTES // 4
+_REFUSED_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def check_name(what: str, value: object) -> str:
+    """Return the value if it is a usable name.
+
+    Args:
+        what: what the name is for, as the error should call it ("message id", "resource name").
+        value: the name.
+
+    Raises:
+        InvalidMessage: it is not a string, empty, longer than 255 bytes, or has control characters.
+    """
+    if type(value) is str and 0 < len(value) <= _SURELY_SHORT and value.isprintable():
+        return value
+    return _check_slowly(what, value)
+
+
+def _check_slowly(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidMessage(f"the {what} must be a string, not {type(value).__name__}: {value!r:.80}")
+    if not value:
+        raise InvalidMessage(f"the {what} is empty: give it at least one character")
+    for character in value[: MAX_NAME_BYTES + 1]:
+        if unicodedata.category(character) in _REFUSED_CATEGORIES:
+            raise InvalidMessage(f"the {what} {value!r:.80} has a control character or line separator: {character!r}")
+    size = len(value.encode())
+    if size > MAX_NAME_BYTES:
+        raise InvalidMessage(f"the {what} {value!r:.60} has {size} bytes: at most {MAX_NAME_BYTES} are allowed")
+    return str(value)
