@@ -131,13 +131,16 @@ class Ended:
 class Waits:
     """A message that goes on: deferred, in retry, handed back or replayed. Its lease ends.
 
+    A recorded outcome belongs to its attempt: it stays when neither run nor attempt grows and no dependency is added.
+    A replay needs the leader's fence; `crashes` starts again from 0.
+
     Attributes:
         seq: which message.
         depends_on: dependencies added by a deferral; None leaves them as they are.
         not_before: the wall-clock time of the retry.
         attempt: the attempts spent so far.
         run: the run it is in. A higher run than the stored one is a replay: an ended message lives again.
-        payload: an edited payload (replay only).
+        payload: an edited payload, of the type that `put` takes (replay only); None leaves it as it is.
     """
 
     seq: Seq
@@ -145,7 +148,7 @@ class Waits:
     not_before: float | None = None
     attempt: int = 0
     run: int = 0
-    payload: bytes | None = None
+    payload: Any = None
 
 
 @frozen
@@ -170,7 +173,11 @@ class Derived(Generic[P]):
 
 @frozen
 class EpochChange:
-    """The leader found that an epoch completed, or is being repaired by a replay."""
+    """The leader found that an epoch completed, or is being repaired by a replay.
+
+    A completion is left out while the epoch is open or has a message that has not ended: part of the settlement that
+    ends its last messages may have been refused. A change that comes again changes nothing.
+    """
 
     epoch: EpochKey
     state: Literal["completed", "repairing"]
@@ -238,7 +245,7 @@ class PutReceipt:
     Attributes:
         accepted: the places of the new messages, in the order they were given.
         indexes: which of the given messages those were.
-        duplicates: how many were known already.
+        duplicates: how many were known already, conflicts included.
         conflicts: ids known with another content.
     """
 
@@ -269,12 +276,13 @@ class EpochOptions:
 
 @frozen
 class EpochRecord:
-    """An epoch as the store has it."""
+    """An epoch as the store has it. `succeeded` is known once it has completed."""
 
     key: EpochKey
     state: EpochState
     options: EpochOptions
     cancel_requested: bool = False
+    succeeded: bool | None = None
     report: bytes = b""
 
 
@@ -405,7 +413,8 @@ class DeferredStore(Protocol[P]):
         """Become a member for as long as the block lasts.
 
         Leaving hands every lease back. A store that is not shared has one session at a time: joining again ends the
-        one before, so its late settlements are refused.
+        one before, so its late settlements are refused. A session that did not leave ended uncleanly: if it held a
+        single lease, and no outcome was recorded for it, that message ran alone and its `crashes` grows by one.
 
         Args:
             who: a name for people (host, process).
@@ -436,7 +445,7 @@ class DeferredStore(Protocol[P]):
 
         An id that is known is a duplicate; known with another content (kind, payload, depends_on, key), a conflict;
         neither is stored again. An empty sequence is fine. With `staged_by`, they stay invisible until the settlement
-        that commits the parent.
+        that commits the parent; if the parent's lease ends otherwise, they are gone.
 
         Raises:
             EpochSealed: the epoch is not open and an id is unknown; nothing of this call was stored. Staged messages

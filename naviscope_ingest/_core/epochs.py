@@ -1,0 +1,169 @@
+"""Epochs: the set of messages that make a batch, and whether it is done.
+
+Completion is decided by sets, never by counting events: an id is in `live` until it commits and in `done` afterwards,
+so neither a duplicate nor a repeated delivery can complete an epoch early or keep it open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from naviscope_ingest._core.barriers import Barrier
+from naviscope_ingest._core.nodes import Ghost, Node, State
+from naviscope_spi import BadEnd, End, EpochKey, EpochOptions, EpochState, OnUnresolved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from naviscope_ingest._core.terms import Status, Term
+
+__all__ = ["EpochTracker"]
+
+_BAD: tuple[BadEnd, ...] = ("dead", "cancelled", "expired")
+
+
+class EpochTracker:
+    """One epoch as the core knows it.
+
+    Attributes:
+        key: its number and name.
+        options: how it behaves.
+        on_unresolved: its default for dependencies that nothing alive can release.
+        is_sealed: whether it takes no more messages but derived ones.
+        state: open, sealed, completed or repairing.
+        is_blocked: whether all that remains waits for a person or the world.
+        revision: how often it completed again after a repair.
+        verdict: the end of everything that has not ended, once the epoch was cancelled or its deadline passed.
+        was_cancelled: whether its cancellation was asked for.
+        live: messages that have not committed, by id; ended ones stay, to be replayed.
+        done: ids of messages that committed.
+        ghosts: ids that are waited for and were never submitted.
+        unfinished: how many messages have not ended.
+        waiting: how many of those wait or are held.
+        ends: how many ended in each way.
+        duplicates, conflicts: how many submits repeated a known id, with the same or another content.
+        values: what committed messages left for their dependents, by id.
+        barriers: by kind, those that somebody waited for.
+        kinds: unfinished messages by kind; counted from the first barrier on.
+        waiters: terms that wait for the whole epoch.
+    """
+
+    def __init__(
+        self,
+        key: EpochKey,
+        options: EpochOptions,
+        on_unresolved: OnUnresolved,
+        state: EpochState = "open",
+        succeeded: bool | None = None,
+    ) -> None:
+        self.key = key
+        self.number = key.number
+        self.name = key.name
+        self.options = options
+        self.on_unresolved: OnUnresolved = options.on_unresolved or on_unresolved
+        self.state: EpochState = state
+        self.is_sealed = state != "open"
+        self.is_blocked = False
+        self.revision = 0
+        self.verdict: BadEnd | None = None
+        self.was_cancelled = False
+        self.live: dict[str, Node] = {}
+        self.done: set[str] = set()
+        self.ghosts: dict[str, Ghost] = {}
+        self.unfinished = 0
+        self.waiting = 0
+        self.ends: dict[End, int] = dict.fromkeys(("committed", "dead", "skipped", "cancelled", "expired"), 0)
+        self.duplicates = 0
+        self.conflicts = 0
+        self.values: dict[str, bytes] = {}
+        self.barriers: dict[str, Barrier] = {}
+        self.kinds: dict[str, int] | None = None
+        self.waiters: list[Term] = []
+        # What an earlier process found at completion: the messages themselves may be gone.
+        self._succeeded_before = succeeded
+
+    def __repr__(self) -> str:
+        return f"<EpochTracker {self.number} {self.name!r} {self.state}>"
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether it is sealed and every message has ended."""
+        return self.state == "completed"
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has everything to complete and has not."""
+        return self.is_sealed and not self.unfinished and self.state != "completed"
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is sealed, and all that is unfinished waits or is held."""
+        return self.is_sealed and self.unfinished == self.waiting > 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether no message is dead, cancelled or expired."""
+        if self._succeeded_before is False and not any(self.ends.values()):
+            return False
+        return not any(self.ends[end] for end in _BAD)
+
+    @property
+    def status(self) -> Status:
+        """What it tells those who wait for the whole of it."""
+        if self.state != "completed":
+            return None
+        if self.succeeded:
+            return "go"
+        return "cancelled" if self.was_cancelled else "dead"
+
+    @property
+    def submitted(self) -> int:
+        """How many messages it has, derived ones included."""
+        return self.unfinished + sum(self.ends.values())
+
+    def counts(self) -> dict[str, int]:
+        """Return how many messages are in each state, and how many ended in each way."""
+        found: dict[str, int] = dict.fromkeys((state.value for state in State if state is not State.ENDED), 0)
+        for node in self.pending():
+            found[node.state.value] += 1
+        return found | self.ends
+
+    def pending(self) -> Iterator[Node]:
+        """Yield the messages that have not ended."""
+        return (node for node in self.live.values() if node.state is not State.ENDED)
+
+    def node(self, message_id: str) -> Node | None:
+        """Return a message that has not committed."""
+        return self.live.get(message_id)
+
+    def ghost(self, message_id: str) -> Ghost:
+        """Return the place of an id that was never submitted, made on demand."""
+        ghost = self.ghosts.get(message_id)
+        if ghost is None:
+            ghost = self.ghosts[message_id] = Ghost()
+        return ghost
+
+    def barrier(self, kind: str) -> Barrier:
+        """Return the barrier of a kind, made on demand."""
+        barrier = self.barriers.get(kind)
+        if barrier is None:
+            barrier = self.barriers[kind] = Barrier(kind)
+            if self.kinds is None:
+                self.kinds = {}
+                for node in self.pending():
+                    self.count_kind(node, 1)
+        return barrier
+
+    def has_kind(self, kind: str) -> bool:
+        """Tell whether a message of a kind is unfinished. Only kinds that somebody waits for are counted."""
+        return self.kinds is not None and kind in self.kinds
+
+    def count_kind(self, node: Node, by: Literal[1, -1]) -> None:
+        """Keep the count of unfinished messages by kind."""
+        assert self.kinds is not None
+        kind: Any = node.message.kind
+        left = self.kinds.get(kind, 0) + by
+        if left:
+            self.kinds[kind] = left
+        else:
+            self.kinds.pop(kind, None)

@@ -1,0 +1,395 @@
+"""The dependency graph: who waits for whom, and what an end tells those who wait.
+
+Each edge costs O(1) when it is made and O(1) when its target ends. The common edge, a plain id of the same epoch, is an
+entry in the parent's list of waiters and a count in the child. Everything else is a term of a case. A child that counts
+gets a case at the first sign of trouble; its old entries stay in the lists and do nothing (see `NEVER`).
+
+The status of a message or epoch dependency follows its target for as long as the child waits: a replayed parent is open
+again. Resources and barriers stay satisfied once they were.
+
+The graph only notes what changed, in `freed` and `disputed`; the core judges and acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from naviscope_ingest._core.barriers import Barrier
+from naviscope_ingest._core.epochs import EpochTracker
+from naviscope_ingest._core.nodes import NEVER, Node, State, Waiter
+from naviscope_ingest._core.resources import Resources, Scope
+from naviscope_ingest._core.terms import GO, LOST, Case, Gate, Said, Status, Term, policy_of, unresolved_word
+from naviscope_ingest._core.timers import TimerKind, Timers
+from naviscope_spi import AnyOf, Dependency, OnBarrier, OnEpoch, OnMessage, OnResource, Resource, Seq
+
+__all__ = ["Graph", "root_of"]
+
+
+class Graph:
+    """Every edge between messages, resources, barriers and epochs.
+
+    Attributes:
+        names: the kept epoch of each name.
+        freed: counting nodes whose last parent has committed.
+        disputed: cases to be judged.
+        barriers: barriers that got their first waiter.
+        is_recovering: whether facts are still missing, so that an unknown id means nothing yet.
+    """
+
+    def __init__(self, timers: Timers) -> None:
+        self.names: dict[str, EpochTracker] = {}
+        self.resources = Resources()
+        self.freed: list[Node] = []
+        self.disputed: list[Case] = []
+        self.barriers: list[tuple[EpochTracker, Barrier]] = []
+        self.is_recovering = False
+        self._timers = timers
+        # Terms that wait for something in an epoch that does not exist yet.
+        self._unnamed: dict[str, list[Term]] = {}
+
+    # Making edges
+
+    def link(self, node: Node, now: float) -> None:
+        """Connect a new message with what it waits for."""
+        epoch = node.epoch
+        live, done = epoch.live, epoch.done
+        missing = 0
+        for dependency in node.message.depends_on:
+            if type(dependency) is not str:
+                self.open_case(node, node.message.depends_on, now)
+                return
+            if dependency in done:
+                continue
+            parent = live.get(dependency)
+            if parent is None:
+                epoch.ghost(dependency).waiters.append(node)
+            elif parent.state is State.ENDED:
+                self.open_case(node, node.message.depends_on, now)
+                return
+            elif parent.waiters is None:
+                parent.waiters = [node]
+            else:
+                parent.waiters.append(node)
+            missing += 1
+        node.missing = missing
+
+    def open_case(self, node: Node, depends_on: Iterable[str | Dependency], now: float) -> Case:
+        """Let a case decide for a message, over these dependencies."""
+        node.missing = NEVER
+        node.case = case = Case(node)
+        for dependency in depends_on:
+            root = self._grow(case, dependency, None)
+            root.word = self._word(root)
+            case.add(root)
+            if root.word is None and not isinstance(dependency, str) and dependency.timeout is not None:
+                self._timers.set_for(node, now + dependency.timeout, TimerKind.TIMEOUT, root)
+        self._dispute(case)
+        return case
+
+    def close_case(self, node: Node) -> None:
+        """Forget how a message's dependencies stood; it goes by them no longer."""
+        if node.case is not None:
+            node.case = None
+            self._timers.drop_all(node, TimerKind.TIMEOUT)
+
+    def _grow(self, case: Case, dependency: str | Dependency, up: Gate | None) -> Term:
+        if isinstance(dependency, AnyOf):
+            gate = Gate(case, dependency, up)
+            for member in dependency.members:
+                term = self._grow(case, member, gate)
+                gate.members.append(term)
+                gate.count(term, 1)
+            gate.status = gate.outcome()
+            return gate
+        term = Term(case, dependency, up)
+        term.status = self._watch(term)
+        return term
+
+    def _watch(self, term: Term) -> Status:
+        """Connect a term with its target and return how that stands."""
+        dependency, epoch = term.dependency, term.case.node.epoch
+        if isinstance(dependency, str):
+            return self._watch_message(term, epoch, dependency)
+        if isinstance(dependency, OnMessage):
+            target = epoch if dependency.epoch_name is None else self.names.get(dependency.epoch_name)
+            if target is not None:
+                return self._watch_message(term, target, dependency.id)
+            assert dependency.epoch_name is not None
+            self._unnamed.setdefault(dependency.epoch_name, []).append(term)
+            return None
+        if isinstance(dependency, OnResource):
+            return self._watch_resource(term, epoch, dependency)
+        if isinstance(dependency, OnBarrier):
+            return self._watch_barrier(term, epoch, dependency)
+        assert isinstance(dependency, OnEpoch)
+        return self._watch_epoch(term, dependency)
+
+    def _watch_message(self, term: Term, epoch: EpochTracker, message_id: str) -> Status:
+        if message_id in epoch.done:
+            return GO
+        parent = epoch.live.get(message_id)
+        if parent is None:
+            epoch.ghost(message_id).waiters.append(term)
+            return LOST if epoch.is_completed and not self.is_recovering else None
+        if parent.waiters is None:
+            parent.waiters = []
+        parent.waiters.append(term)
+        end = parent.end
+        assert end != "committed"
+        return end
+
+    def _watch_resource(self, term: Term, epoch: EpochTracker, wanted: OnResource) -> Status:
+        if self.resources.is_satisfied(epoch.number, wanted):
+            return GO
+        self.resources.wait(epoch.number, term, wanted)
+        return None
+
+    def _watch_barrier(self, term: Term, epoch: EpochTracker, wanted: OnBarrier) -> Status:
+        barrier = epoch.barrier(wanted.kind)
+        if barrier.is_open:
+            return GO
+        if not barrier.waiters:
+            self.barriers.append((epoch, barrier))
+        barrier.waiters.append(term)
+        return None
+
+    def _watch_epoch(self, term: Term, wanted: OnEpoch) -> Status:
+        target = self.names.get(wanted.name)
+        if target is None:
+            self._unnamed.setdefault(wanted.name, []).append(term)
+            return None
+        target.waiters.append(term)
+        return target.status
+
+    # What happens to targets
+
+    def accepted(self, node: Node) -> None:
+        """Hand the waiters of an id that was unknown to the message that bears it."""
+        ghost = node.epoch.ghosts.pop(node.message.id, None)
+        if ghost is not None:
+            node.waiters = ghost.waiters
+            for term in _terms(ghost.waiters):
+                self._tell(term, None)
+
+    def committed(self, waiters: list[Waiter]) -> None:
+        """Tell the waiters of a message that it committed."""
+        freed = self.freed
+        for waiter in waiters:
+            if type(waiter) is Node:
+                waiter.missing -= 1
+                if not waiter.missing:
+                    freed.append(waiter)
+            else:
+                assert isinstance(waiter, Term)
+                self._tell(waiter, GO)
+
+    def ended(self, node: Node, now: float) -> None:
+        """Tell the waiters of a message that it ended without committing. They stay, for a replay may come."""
+        waiters = node.waiters
+        if not waiters:
+            return
+        node.waiters = []
+        for waiter in waiters:
+            if isinstance(waiter, Term):
+                node.waiters.append(waiter)
+                self._tell(waiter, _bad(node))
+            elif waiter.state is State.ENDED:
+                node.waiters.append(waiter)
+            elif waiter.case is None and waiter.state is State.WAITING:
+                # It only counted so far. The case looks at every parent, this one too, and takes its place here.
+                self.open_case(waiter, waiter.message.depends_on, now)
+
+    def reopened(self, node: Node) -> None:
+        """Tell the waiters of a replayed message that it is unfinished again."""
+        for term in _terms(node.waiters or ()):
+            self._tell(term, None)
+
+    def discarded(self, node: Node) -> None:
+        """Let those who are held by a dead letter follow it."""
+        for term in _terms(node.waiters or ()):
+            self._reword(root_of(term))
+
+    def provided(self, scope: Scope, resource: Resource) -> None:
+        """Record a resource and tell those who wait for it."""
+        for term in self.resources.provide(scope, resource):
+            self._tell(term, GO)
+
+    def opened(self, barrier: Barrier) -> None:
+        """Open a barrier and tell those who wait for it."""
+        barrier.is_open = True
+        waiters, barrier.waiters = barrier.waiters, []
+        for term in waiters:
+            self._tell(term, GO)
+
+    def epoch_opened(self, epoch: EpochTracker) -> None:
+        """Give an epoch its name; those who waited for that name now wait for it."""
+        self.names[epoch.name] = epoch
+        for term in self._unnamed.pop(epoch.name, ()):
+            if term.is_live:
+                self._tell(term, self._watch(term))
+
+    def epoch_changed(self, epoch: EpochTracker) -> None:
+        """Tell those who wait for an epoch, or for ids it never got, that it completed or is being repaired."""
+        for term in epoch.waiters:
+            self._tell(term, epoch.status)
+        for ghost in epoch.ghosts.values():
+            for term in _terms(ghost.waiters):
+                self._tell(term, LOST if epoch.is_completed else None)
+
+    def epoch_forgotten(self, epoch: EpochTracker) -> None:
+        """Take an epoch's name away. Those who still wait for something of it wait for the next one of that name."""
+        if self.names.get(epoch.name) is epoch:
+            del self.names[epoch.name]
+        self.resources.forget(epoch.number)
+        left = [term for ghost in epoch.ghosts.values() for term in _terms(ghost.waiters)]
+        for term in left:
+            if term.is_live and root_of(term).word is None:
+                self._tell(term, None)
+                self._unnamed.setdefault(epoch.name, []).append(term)
+
+    # What happens to terms
+
+    def timed_out(self, root: Term) -> None:
+        """Let a root act as if its parent had expired."""
+        root.timed_out = True
+        self._reword(root)
+
+    def resolve(self, root: Term) -> None:
+        """Let a root say what it says when nothing alive can release it."""
+        root.resolved = unresolved_word(root)
+        self._reword(root)
+
+    def causes(self, case: Case) -> tuple[frozenset[Seq], frozenset[int]]:
+        """Return the messages and epochs whose ends make roots of a case say something else than go."""
+        guilty = [
+            target
+            for root in case.roots
+            if root.word not in (None, "run") and root.resolved is None
+            for target in self._ended_targets(root)
+        ]
+        return (
+            frozenset(target.seq for target in guilty if isinstance(target, Node)),
+            frozenset(target.number for target in guilty if isinstance(target, EpochTracker)),
+        )
+
+    def unmet(self, case: Case) -> list[str | Dependency]:
+        """Return the dependencies that were passed although they are not satisfied."""
+        return [root.dependency for root in case.roots if root.word == "run" and root.status != GO]
+
+    def target(self, term: Term) -> Node | EpochTracker | None:
+        """Return the message or epoch a leaf waits for; None if it is unknown, or no such thing."""
+        dependency, epoch = term.dependency, term.case.node.epoch
+        if isinstance(dependency, str):
+            return epoch.live.get(dependency)
+        if isinstance(dependency, OnMessage):
+            home = self.home(term)
+            return None if home is None else home.live.get(dependency.id)
+        if isinstance(dependency, OnEpoch):
+            return self.names.get(dependency.name)
+        return None
+
+    def home(self, term: Term) -> EpochTracker | None:
+        """Return the epoch in which the target of a leaf is, or would be."""
+        dependency = term.dependency
+        if isinstance(dependency, OnMessage) and dependency.epoch_name is not None:
+            return self.names.get(dependency.epoch_name)
+        if isinstance(dependency, OnEpoch):
+            return self.names.get(dependency.name)
+        return term.case.node.epoch
+
+    def _tell(self, term: Term, status: Status) -> None:
+        """Give a leaf a new status and carry it up to its root."""
+        if term.status == status or not term.is_live:
+            return
+        gate = term.up
+        if gate is None:
+            term.status = status
+            self._reword(term)
+            return
+        could_die = gate.can_die
+        gate.count(term, -1)
+        term.status = status
+        gate.count(term, 1)
+        self._recount(gate, could_die)
+
+    def _recount(self, gate: Gate, could_die: bool) -> None:
+        status = gate.outcome()
+        up = gate.up
+        if up is None:
+            if gate.status != status:
+                gate.status = status
+                self._reword(gate)
+            return
+        if gate.status == status and (status is not None or could_die == (gate.deadly > 0)):
+            return
+        up_could_die = up.can_die
+        # Take out what this group counted as before. It may have been open and deadly then, and open and harmless now.
+        deadly, gate.deadly = gate.deadly, int(could_die)
+        up.count(gate, -1)
+        gate.deadly = deadly
+        gate.status = status
+        up.count(gate, 1)
+        self._recount(up, up_could_die)
+
+    def _reword(self, root: Term) -> None:
+        case = root.case
+        if case.node.case is case and case.reword(root, self._word(root)):
+            self._dispute(case)
+
+    def _word(self, root: Term) -> Said:
+        """Turn the status of a root into what it says."""
+        if root.resolved is not None:
+            return root.resolved
+        status = root.status
+        if status == GO:
+            return "run"
+        if root.timed_out:
+            word = policy_of(root).expired
+        elif status is None:
+            return None
+        elif status == LOST:
+            return unresolved_word(root)
+        else:
+            word = policy_of(root).on(status)
+        return "fail" if word == "hold" and self._is_discarded(root) else word
+
+    def _is_discarded(self, root: Term) -> bool:
+        letters = [
+            target
+            for target in self._ended_targets(root)
+            if isinstance(target, Node) and target.end in ("dead", "expired")
+        ]
+        return bool(letters) and all(node.rare is not None and node.rare.discarded for node in letters)
+
+    def _ended_targets(self, term: Term) -> Iterator[Node | EpochTracker]:
+        """Yield the messages and epochs whose bad ends a term goes by."""
+        if term.status in (None, GO, LOST):
+            return
+        if isinstance(term, Gate):
+            for member in term.members:
+                yield from self._ended_targets(member)
+        else:
+            target = self.target(term)
+            if target is not None:
+                yield target
+
+    def _dispute(self, case: Case) -> None:
+        if not case.is_queued:
+            case.is_queued = True
+            self.disputed.append(case)
+
+
+def _terms(waiters: Iterable[Waiter]) -> Iterator[Term]:
+    return (waiter for waiter in waiters if isinstance(waiter, Term))
+
+
+def root_of(term: Term) -> Term:
+    """Return the dependency of the message that a term belongs to."""
+    while term.up is not None:
+        term = term.up
+    return term
+
+
+def _bad(node: Node) -> Status:
+    assert node.end is not None and node.end != "committed"
+    return node.end

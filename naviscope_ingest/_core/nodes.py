@@ -1,0 +1,134 @@
+"""Messages as the core knows them.
+
+A message that waits only for plain ids costs one `Node`: `missing` counts the parents that have not committed, and each
+parent lists the node among its waiters. Everything else (policies, groups, resources, trouble of any kind) is a `Case`,
+made when it is first needed; see `terms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from attrs import define, field
+
+from naviscope_spi import Dependency, End, Message, Seq
+
+if TYPE_CHECKING:
+    from naviscope_ingest._core.epochs import EpochTracker
+    from naviscope_ingest._core.terms import Case, Term
+    from naviscope_ingest._core.timers import Timer
+
+__all__ = ["NEVER", "Ghost", "Node", "Rare", "State", "Waiter"]
+
+
+class State(Enum):
+    """Where a message stands. The first three are "waiting" to a user."""
+
+    WAITING = "waiting"
+    HELD = "held"
+    DELAYED = "delayed"
+    READY = "ready"
+    RUNNING = "running"
+    COMMITTING = "committing"
+    ENDED = "ended"
+
+
+NEVER: Final = 1 << 62
+"""A count that no number of commits brings to zero: the node's case decides instead."""
+
+
+class Node:
+    """One message that has not committed.
+
+    Attributes:
+        seq: its place in the store.
+        epoch: the tracker of its epoch.
+        message: what was submitted; the payload is of no interest here.
+        state: where it stands.
+        end: how it ended, once it has.
+        missing: parents that have not committed; `NEVER` when a case decides.
+        waiters: who waits for it: nodes that count, and terms of cases.
+        case: how its dependencies stand, when counting is not enough.
+        rare: what most messages never have.
+        since: when it came into its state.
+    """
+
+    __slots__ = ("case", "end", "epoch", "message", "missing", "rare", "seq", "since", "state", "waiters")
+
+    def __init__(self, seq: Seq, epoch: EpochTracker, message: Message[Any], since: float) -> None:
+        self.seq = seq
+        self.epoch = epoch
+        self.message = message
+        self.state = State.WAITING
+        self.end: End | None = None
+        self.missing = 0
+        self.waiters: list[Waiter] | None = None
+        self.case: Case | None = None
+        self.rare: Rare | None = None
+        self.since = since
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.message.id
+
+    @property
+    def run(self) -> int:
+        """How often it was replayed."""
+        return self.rare.run if self.rare is not None else 0
+
+    def more(self) -> Rare:
+        """Return what few messages have, made on demand."""
+        if self.rare is None:
+            self.rare = Rare()
+        return self.rare
+
+    def __repr__(self) -> str:
+        return f"<Node {self.seq} {self.id!r} {self.end or self.state.value}>"
+
+
+@define
+class Rare:
+    """What most messages never have.
+
+    Attributes:
+        run: how often it was replayed.
+        attempts: attempts spent in this run.
+        deferrals: how often it was deferred in this run.
+        added: dependencies that deferrals added in this run.
+        retry_at: when it may run again after a failure.
+        timers: the timers that are set for it.
+        causes: the messages its end follows from.
+        epoch_causes: the failed epochs its end follows from.
+        reason: why it ended, in words.
+        discarded: whether its dead letter was discarded.
+        unmet: dependencies that were passed although they are not satisfied.
+        doomed_since: when it was first found that nothing alive can release it.
+    """
+
+    run: int = 0
+    attempts: int = 0
+    deferrals: int = 0
+    added: tuple[str | Dependency, ...] = ()
+    retry_at: float | None = None
+    timers: list[Timer] = field(factory=list)
+    causes: frozenset[Seq] = frozenset()
+    epoch_causes: frozenset[int] = frozenset()
+    reason: str = ""
+    discarded: bool = False
+    unmet: Sequence[str | Dependency] = ()
+    doomed_since: float | None = None
+
+
+class Ghost:
+    """An id that somebody waits for and nobody has submitted yet."""
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+
+
+Waiter: TypeAlias = "Node | Term"

@@ -1,0 +1,119 @@
+"""Resources: what was provided, and who waits for it.
+
+A resource has a version in each scope: globally, and in each epoch. Either satisfies. Versions only grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeAlias
+
+from naviscope_spi import OnResource, Resource
+
+if TYPE_CHECKING:
+    from naviscope_ingest._core.terms import Term
+
+__all__ = ["Resources", "Scope"]
+
+Scope: TypeAlias = int | None
+"""The number of an epoch, or None for everywhere."""
+
+# The lowest version wanted first; the order of arrival keeps terms from being compared.
+_Wanted: TypeAlias = tuple[int, int, "Term"]
+
+
+class Resources:
+    """Versions and values in every scope, and the terms that wait for them."""
+
+    def __init__(self) -> None:
+        self._provided: dict[Scope, dict[str, tuple[int, bytes | None]]] = {None: {}}
+        # Most resources have one waiter, which is kept without a heap around it.
+        self._waiters: dict[str, Term | dict[int, list[_Wanted]]] = {}
+        self._order = 0
+
+    def version(self, scope: Scope, name: str) -> int | None:
+        """Return the version of a resource in one scope; None when it was never provided there."""
+        found = self._provided.get(scope, {}).get(name)
+        return None if found is None else found[0]
+
+    def value(self, number: int, name: str) -> bytes | None:
+        """Return the value that messages of an epoch get, their own scope first."""
+        for scope in (number, None):
+            found = self._provided.get(scope, {}).get(name)
+            if found is not None and found[1] is not None:
+                return found[1]
+        return None
+
+    def best(self, number: int, name: str) -> int | None:
+        """Return the highest version that messages of an epoch see."""
+        here, everywhere = self.version(number, name), self.version(None, name)
+        if here is None or everywhere is None:
+            return everywhere if here is None else here
+        return max(here, everywhere)
+
+    def is_satisfied(self, number: int, wanted: OnResource) -> bool:
+        """Tell whether a resource is there for messages of an epoch, in the version they want."""
+        best = self.best(number, wanted.name)
+        return best is not None and best >= wanted.min_version
+
+    def provide(self, scope: Scope, resource: Resource) -> list[Term]:
+        """Record a resource and return the terms that it satisfies; they wait no longer."""
+        versions = self._provided.setdefault(scope, {})
+        old, old_value = versions.get(resource.name, (0, None))
+        version = old + resource.add if resource.add else resource.version
+        if version < old:
+            return []
+        versions[resource.name] = (version, old_value if resource.value is None else resource.value)
+        return self._release(scope, resource.name, version)
+
+    def wait(self, number: int, term: Term, wanted: OnResource) -> None:
+        """Add a term of a message of that epoch to those that wait."""
+        known = self._waiters.get(wanted.name)
+        if known is None:
+            self._waiters[wanted.name] = term
+            return
+        if not isinstance(known, dict):
+            self._waiters[wanted.name] = known = self._spread(known)
+        self._push(known, number, term, wanted)
+
+    def forget(self, scope: Scope, name: str | None = None) -> None:
+        """Take back a resource, or everything in a scope. What was satisfied by it stays satisfied."""
+        if name is None:
+            self._provided.pop(scope, None)
+        else:
+            self._provided.get(scope, {}).pop(name, None)
+
+    def _spread(self, only: Term) -> dict[int, list[_Wanted]]:
+        wanted = only.dependency
+        assert isinstance(wanted, OnResource)
+        heaps: dict[int, list[_Wanted]] = {}
+        self._push(heaps, only.case.node.epoch.number, only, wanted)
+        return heaps
+
+    def _push(self, heaps: dict[int, list[_Wanted]], number: int, term: Term, wanted: OnResource) -> None:
+        self._order += 1
+        heappush(heaps.setdefault(number, []), (wanted.min_version, self._order, term))
+
+    def _release(self, scope: Scope, name: str, version: int) -> list[Term]:
+        known = self._waiters.get(name)
+        if known is None:
+            return []
+        if not isinstance(known, dict):
+            known = self._spread(known)
+        numbers = list(known) if scope is None else [scope]
+        released = [term for number in numbers for term in self._pop(known, number, version)]
+        if known:
+            self._waiters[name] = known
+        else:
+            del self._waiters[name]
+        return released
+
+    def _pop(self, heaps: dict[int, list[_Wanted]], number: int, version: int) -> Iterator[Term]:
+        heap = heaps.get(number)
+        if heap is None:
+            return
+        while heap and (heap[0][0] <= version or not heap[0][2].is_live):
+            yield heappop(heap)[2]
+        if not heap:
+            del heaps[number]
