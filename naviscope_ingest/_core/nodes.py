@@ -79,6 +79,11 @@ class Node:
         """How often it was replayed."""
         return self.rare.run if self.rare is not None else 0
 
+    @property
+    def expires_at(self) -> float | None:
+        """When it expires. A replay after that time is meant to run all the same."""
+        return None if self.rare is not None and self.rare.has_outlived else self.message.expires_at
+
     def more(self) -> Rare:
         """Return what few messages have, made on demand."""
         if self.rare is None:
@@ -104,6 +109,7 @@ class Rare:
         epoch_causes: the failed epochs its end follows from.
         reason: why it ended, in words.
         discarded: whether its dead letter was discarded.
+        has_outlived: whether it was replayed after it had expired.
         unmet: dependencies that were passed although they are not satisfied.
         doomed_since: when it was first found that nothing alive can release it.
     """
@@ -118,6 +124,7 @@ class Rare:
     epoch_causes: frozenset[int] = frozenset()
     reason: str = ""
     discarded: bool = False
+    has_outlived: bool = False
     unmet: Sequence[str | Dependency] = ()
     doomed_since: float | None = None
 

@@ -89,6 +89,18 @@ class Term:
         if self.status is None or (self.word is None and self.up is None):
             yield self
 
+    def complain(self) -> str:
+        """Say what is wrong with a dependency that does not say run (roots only)."""
+        if self.resolved is not None:
+            return f"nothing alive can bring {self.describe()}"
+        if self.status == LOST:
+            return f"{self.describe()} does not exist, and its epoch is completed"
+        if self.timed_out:
+            return f"{self.describe()} did not come within {getattr(self.dependency, 'timeout', None)} seconds"
+        if isinstance(self, Gate):
+            return f"too many failed of {self.describe()}"
+        return f"{self.describe()} ended {self.status}"
+
     def describe(self) -> str:
         """Name what is waited for."""
         dependency = self.dependency
@@ -229,11 +241,13 @@ class Case:
             return "wait"
         return "hold" if self.hold else "ready"
 
-    def leaves(self) -> Iterator[Term]:
-        """Yield every open dependency at the end of an open root."""
-        for root in self.roots:
-            if root.word is None:
-                yield from root.leaves()
+    def why(self) -> str:
+        """Say in words which dependency ends the message, the worst first."""
+        for word in ("fail", "cancel", "skip"):
+            for root in self.roots:
+                if root.word == word:
+                    return root.complain()
+        return ""
 
 
 def policy_of(root: Term) -> Words:

@@ -1,0 +1,111 @@
+"""Folding the facts of a store into the core: recovery, and what other processes did."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from naviscope_ingest._core.core import Core
+from naviscope_ingest._core.nodes import Node, State
+from naviscope_spi import (
+    Accepted,
+    CaughtUp,
+    Committed,
+    Ended,
+    EpochForgotten,
+    EpochMarked,
+    EpochOpened,
+    EpochRecord,
+    FactBody,
+    Leased,
+    Provided,
+    Seq,
+    SessionEnded,
+    Waits,
+)
+
+__all__ = ["Fold"]
+
+
+class Fold:
+    """Tells a core what a store recorded. A fact that is known already changes nothing.
+
+    Until `CaughtUp` facts are incomplete, and the core decides nothing.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        # What each session has leased: it is free again when the session ends.
+        self._leased: dict[int, dict[Seq, None]] = {}
+        core.begin_recovery()
+
+    def __call__(self, fact: FactBody) -> None:
+        """Tell one fact."""
+        core = self._core
+        match fact:
+            case Accepted():
+                self._accept(fact)
+            case Leased():
+                self._leased.setdefault(fact.token, {}).update(dict.fromkeys(fact.seqs))
+                core.claim(fact.seqs)
+            case Committed():
+                core.commit(fact.seqs, values=fact.values)
+            case Ended():
+                core.end(fact)
+            case Waits():
+                self._wait(fact)
+            case Provided():
+                core.provide(fact.resource, fact.epoch)
+            case EpochOpened():
+                core.open_epoch(fact.record)
+            case EpochMarked():
+                self._mark(fact.record)
+            case EpochForgotten():
+                core.forget_epoch(fact.epoch.number)
+            case SessionEnded():
+                core.release(self._leased.pop(fact.token, {}))
+            case CaughtUp():
+                core.end_recovery()
+            case _:
+                assert_never(fact)
+
+    def _accept(self, fact: Accepted[Any]) -> None:
+        # Timeouts count from acceptance, which may be long ago.
+        now = self._core.now
+        self._core.tell_time(fact.at)
+        self._core.accept(fact.epoch.number, fact.seqs, fact.messages)
+        self._core.tell_time(max(now, fact.at))
+
+    def _mark(self, record: EpochRecord) -> None:
+        number = record.key.number
+        self._core.open_epoch(record)
+        if record.cancel_requested:
+            self._core.cancel_epoch(number)
+        elif record.state != "open":
+            self._core.seal(number)
+
+    def _wait(self, fact: Waits) -> None:
+        node = self._core.node(fact.seq)
+        if node is None:
+            return
+        if node.state is State.ENDED:
+            self._core.resume(fact.seq, fact.run)
+        elif fact.depends_on is not None:
+            self._defer(node, fact)
+        elif fact.not_before is not None:
+            self._start(node)
+            self._core.retry(fact.seq, fact.not_before, spent=False)
+            node.more().attempts = fact.attempt
+        else:
+            self._core.release([fact.seq])
+
+    def _defer(self, node: Node, fact: Waits) -> None:
+        assert fact.depends_on is not None
+        new = [each for each in fact.depends_on if each not in node.more().added]
+        if new:
+            self._start(node)
+            self._core.defer(fact.seq, new)
+        node.more().attempts = fact.attempt
+
+    def _start(self, node: Node) -> None:
+        """A message that was deferred or failed had been running, whatever is known of its dependencies so far."""
+        self._core.claim([node.seq])

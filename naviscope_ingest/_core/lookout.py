@@ -1,0 +1,107 @@
+"""When to look for what is stuck, and what to do about what is found.
+
+A look goes over every waiting message of the quiet epochs, so it must be rare when they are many: a million messages
+that wait for a person would make every other message slow. A long look has to be paid for, by messages that end or by a
+grace period that passes; a short one is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from naviscope_ingest._core.epochs import EpochTracker
+from naviscope_ingest._core.nodes import Node
+from naviscope_ingest._core.stuck import Circle, analyse
+from naviscope_ingest._core.terms import Term
+from naviscope_ingest._core.transitions import EpochEvent, Transitions
+from naviscope_spi import Dependency, Seq
+
+__all__ = ["Lookout"]
+
+_FREE = 10_000
+"""A look at so many messages and dependencies costs nothing worth saving."""
+
+
+class Lookout:
+    """Deals with what nothing alive can release.
+
+    Args:
+        transitions: the messages.
+        grace: seconds before unresolvable dependencies are dealt with.
+
+    Attributes:
+        due: when to look again although nothing happens.
+    """
+
+    def __init__(self, transitions: Transitions, grace: float) -> None:
+        self._transitions = transitions
+        self._grace = grace
+        self._doomed: dict[Seq, Node] = {}
+        # How many messages must have ended before the next look is paid for.
+        self._paid_at = 0
+        self.due: float | None = None
+
+    def look(self) -> None:
+        """Open barriers, break circles and resolve the unresolvable, until there is nothing left to do."""
+        transitions = self._transitions
+        while transitions.quiet and self._is_time():
+            transitions.is_changed = False
+            self.due = None
+            found = analyse(transitions.graph, transitions.derivations, transitions.quiet.values())
+            self._paid_at = transitions.ended + (found.cost if found.cost > _FREE else 0)
+            self._note_doomed(found.doomed)
+            self._note_blocked(found.blocked)
+            for barrier in found.barriers:
+                transitions.graph.opened(barrier)
+            for circle in found.cycles:
+                self._break(circle)
+            self._resolve(found.unresolved)
+            if found.barriers or found.cycles or transitions.graph.disputed:
+                transitions.settle()
+
+    def _is_time(self) -> bool:
+        transitions = self._transitions
+        if self.due is not None and transitions.now >= self.due:
+            return True
+        if not transitions.is_changed:
+            return False
+        if transitions.ended >= self._paid_at:
+            return True
+        later = transitions.now + self._grace
+        self.due = later if self.due is None else min(self.due, later)
+        return False
+
+    def _note_doomed(self, doomed: Sequence[Node]) -> None:
+        known, self._doomed = self._doomed, {node.seq: node for node in doomed}
+        for seq, node in known.items():
+            if seq not in self._doomed:
+                node.more().doomed_since = None
+        for node in doomed:
+            if node.more().doomed_since is None:
+                node.more().doomed_since = self._transitions.now
+
+    def _note_blocked(self, blocked: Sequence[EpochTracker]) -> None:
+        for epoch in self._transitions.quiet.values():
+            was, epoch.is_blocked = epoch.is_blocked, epoch in blocked
+            if epoch.is_blocked and not was:
+                self._transitions.decisions.epochs.append(EpochEvent(epoch, "blocked"))
+
+    def _break(self, circle: Circle) -> None:
+        way = " → ".join(repr(node.id) for node in (*circle.way, circle.way[0]))
+        self._transitions.end_together(circle.members, "dead", f"it waits in a circle: {way}")
+
+    def _resolve(self, unresolved: Sequence[tuple[Node, Sequence[str | Dependency]]]) -> None:
+        """Deal with dependencies that nothing can bring, once their grace period is over."""
+        graph, now = self._transitions.graph, self._transitions.now
+        due: list[Term] = []
+        for node, dependencies in unresolved:
+            assert node.rare is not None
+            assert node.rare.doomed_since is not None
+            at = node.rare.doomed_since + self._grace
+            if at <= now:
+                case = node.case or graph.open_case(node, node.message.depends_on, now)
+                due += [root for root in case.roots if root.word is None and root.dependency in dependencies]
+            elif self.due is None or at < self.due:
+                self.due = at
+        for root in due:
+            graph.resolve(root)

@@ -1,0 +1,287 @@
+"""How messages and epochs move from state to state, and what follows when they do.
+
+A fact is followed by *waves*: open barriers and complete epochs by the present state; judge every disputed message, all
+of them before acting on any; act; again, until nothing changes. So the causes that are recorded do not depend on the
+order in which messages happen to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from naviscope_ingest._core.barriers import Barrier, Derivations
+from naviscope_ingest._core.epochs import EpochTracker
+from naviscope_ingest._core.graph import Graph
+from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.schedule import Schedule
+from naviscope_ingest._core.terms import Case, Verdict
+from naviscope_ingest._core.timers import TimerKind, Timers
+from naviscope_spi import BadEnd, Dependency, Seq
+
+__all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
+
+_END_OF: dict[Verdict, BadEnd] = {"fail": "dead", "cancel": "cancelled", "skip": "skipped"}
+
+
+@frozen
+class Decided:
+    """The core ended a message."""
+
+    seq: Seq
+    end: BadEnd
+    causes: frozenset[Seq]
+    epoch_causes: frozenset[int]
+    reason: str
+
+
+@frozen
+class EpochEvent:
+    """An epoch completed, is being repaired, or became blocked."""
+
+    epoch: EpochTracker
+    event: Literal["completed", "repairing", "blocked"]
+
+
+@define
+class Decisions:
+    """What was decided since the last time anybody asked.
+
+    Attributes:
+        ended: messages that the core ended, in order.
+        stop: messages among them whose executors are to be cancelled.
+        epochs: what happened to epochs, in order.
+    """
+
+    ended: list[Decided] = field(factory=list)
+    stop: list[Seq] = field(factory=list)
+    epochs: list[EpochEvent] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.ended or self.stop or self.epochs)
+
+
+class Transitions:
+    """The state of every message that has not committed, and the only place where it changes.
+
+    Attributes:
+        now: the time as it was last told.
+        nodes: messages that have not committed, by place.
+        epochs: the epochs that are kept, by number.
+        quiet: those that are sealed, with nothing but waiting messages.
+        decisions: what was decided and not yet asked for.
+        is_changed: whether anything happened since somebody last cleared this.
+        ended: how many messages have ended so far.
+    """
+
+    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+        self.now = 0.0
+        self.nodes: dict[Seq, Node] = {}
+        self.epochs: dict[int, EpochTracker] = {}
+        self.quiet: dict[int, EpochTracker] = {}
+        self.derivations = Derivations(derives)
+        self.timers = Timers()
+        self.graph = Graph(self.timers)
+        self.schedule = Schedule()
+        self.decisions = Decisions()
+        self.is_changed = False
+        self.ended = 0
+        self._touched: dict[int, EpochTracker] = {}
+
+    def settle(self) -> None:
+        """Run waves until nothing changes."""
+        self.is_changed = True
+        if self.graph.is_recovering:
+            return
+        graph = self.graph
+        while graph.freed or graph.disputed or self._touched or graph.barriers:
+            self._free()
+            self._look_at_epochs()
+            disputed, graph.disputed = graph.disputed, []
+            verdicts: list[tuple[Case, Verdict]] = [(case, case.judge()) for case in disputed if self._is_judged(case)]
+            for case, verdict in verdicts:
+                self._act(case, verdict)
+
+    def _free(self) -> None:
+        freed, self.graph.freed = self.graph.freed, []
+        for node in freed:
+            if node.state is State.WAITING:
+                node.epoch.waiting -= 1
+                self.make_ready(node)
+
+    def _is_judged(self, case: Case) -> bool:
+        case.is_queued = False
+        return case.node.case is case and case.node.state in (State.WAITING, State.HELD)
+
+    def _act(self, case: Case, verdict: Verdict) -> None:
+        node = case.node
+        if verdict == "ready":
+            unmet = self.graph.unmet(case)
+            if unmet:
+                node.more().unmet = unmet
+            self.graph.close_case(node)
+            node.epoch.waiting -= 1
+            self.touch(node.epoch)
+            self.make_ready(node)
+        elif verdict in ("wait", "hold"):
+            state = State.HELD if verdict == "hold" else State.WAITING
+            if node.state is not state:
+                node.state = state
+                node.since = self.now
+        else:
+            causes, epoch_causes = self.graph.causes(case)
+            self.decide(node, _END_OF[verdict], case.why(), causes, epoch_causes)
+
+    def _look_at_epochs(self) -> None:
+        """Open the barriers and complete the epochs that the present state allows to."""
+        graph = self.graph
+        touched, self._touched = self._touched, {}
+        new, graph.barriers = graph.barriers, []
+        for epoch, barrier in new:
+            if epoch.number not in touched:
+                self._open_if_clear(epoch, barrier)
+        for epoch in touched.values():
+            for barrier in epoch.barriers.values():
+                self._open_if_clear(epoch, barrier)
+            if epoch.is_due:
+                self._complete(epoch)
+            if epoch.is_quiet:
+                self.quiet[epoch.number] = epoch
+            elif self.quiet.pop(epoch.number, None) is not None:
+                epoch.is_blocked = False
+
+    def _open_if_clear(self, epoch: EpochTracker, barrier: Barrier) -> None:
+        if barrier.is_open or not epoch.is_sealed or not barrier.waiters:
+            return
+        assert epoch.kinds is not None
+        if not any(self.derivations.may_bring(kind, barrier.kind) for kind in epoch.kinds):
+            self.graph.opened(barrier)
+
+    def _complete(self, epoch: EpochTracker) -> None:
+        if epoch.state == "repairing":
+            epoch.revision += 1
+        epoch.state = "completed"
+        self.graph.epoch_changed(epoch)
+        self.decisions.epochs.append(EpochEvent(epoch, "completed"))
+
+    def make_ready(self, node: Node) -> None:
+        """Let a message whose dependencies are satisfied start, at its time."""
+        not_before = node.message.not_before
+        if node.rare is not None and node.rare.retry_at is not None:
+            not_before = node.rare.retry_at
+        if not_before is not None and not_before > self.now:
+            self.delay(node, not_before)
+        else:
+            node.state = State.READY
+            node.since = self.now
+            self.schedule.add(node)
+
+    def delay(self, node: Node, until: float) -> None:
+        """Let a message start later."""
+        node.state = State.DELAYED
+        node.since = self.now
+        self.timers.set_for(node, until, TimerKind.START)
+
+    def wait(self, node: Node, depends_on: Iterable[str | Dependency]) -> None:
+        """Let a message wait for dependencies."""
+        node.state = State.WAITING
+        node.since = self.now
+        node.epoch.waiting += 1
+        self.touch(node.epoch)
+        self.graph.open_case(node, depends_on, self.now)
+
+    def hand_back(self, node: Node) -> None:
+        """Make a started message ready again, before others that never started."""
+        self.schedule.leave(node)
+        node.state = State.READY
+        node.since = self.now
+        self.schedule.add(node, first=True)
+
+    def start_again(self, node: Node) -> None:
+        """Make a message ready whose time has come. After a retry it still has its lane."""
+        if node.state is State.DELAYED:
+            node.state = State.READY
+            node.since = self.now
+            self.schedule.resume(node)
+
+    def stop_if_over(self, node: Node) -> None:
+        """End a message that would go on although its time, or its epoch's, is over."""
+        if node.epoch.verdict is not None:
+            self.decide(node, node.epoch.verdict, "the epoch was ended while it ran")
+        elif node.expires_at is not None and node.expires_at <= self.now:
+            self.decide(node, "expired", "its expires_at passed before it could run again")
+
+    def condemn(self, epoch: EpochTracker, end: BadEnd, reason: str) -> None:
+        """End all that has not ended and is not being committed, and all that comes later."""
+        epoch.verdict = end
+        self.end_together([node for node in epoch.pending() if node.state is not State.COMMITTING], end, reason)
+        self.touch(epoch)
+
+    def end_together(self, nodes: Sequence[Node], end: BadEnd, reason: str) -> None:
+        """End messages by one decision: none of their ends follows from another's."""
+        for node in nodes:
+            self._note(Decided(node.seq, end, frozenset(), frozenset(), reason), node)
+            self._close(node, end, reason)
+        for node in nodes:
+            self.graph.ended(node, self.now)
+
+    def decide(
+        self,
+        node: Node,
+        end: BadEnd,
+        reason: str,
+        causes: frozenset[Seq] = frozenset(),
+        epoch_causes: frozenset[int] = frozenset(),
+    ) -> None:
+        """End a message by a decision of the core."""
+        self._note(Decided(node.seq, end, causes, epoch_causes, reason), node)
+        self.end(node, end, reason, causes, epoch_causes)
+
+    def end(
+        self,
+        node: Node,
+        end: BadEnd,
+        reason: str,
+        causes: frozenset[Seq] = frozenset(),
+        epoch_causes: frozenset[int] = frozenset(),
+    ) -> None:
+        """End a message otherwise than by commit, and tell those who wait for it."""
+        self._close(node, end, reason)
+        if causes or epoch_causes:
+            node.more().causes, node.more().epoch_causes = causes, epoch_causes
+        self.graph.ended(node, self.now)
+
+    def _note(self, decided: Decided, node: Node) -> None:
+        if node.state is State.RUNNING:
+            self.decisions.stop.append(node.seq)
+        self.decisions.ended.append(decided)
+
+    def _close(self, node: Node, end: BadEnd, reason: str) -> None:
+        self.retire(node)
+        node.end = end
+        node.epoch.ends[end] += 1
+        node.more().reason = reason
+        self.touch(node.epoch)
+
+    def retire(self, node: Node) -> None:
+        """Take a message out of everything that unfinished messages are in."""
+        epoch, state = node.epoch, node.state
+        node.state = State.ENDED
+        node.since = self.now
+        epoch.unfinished -= 1
+        self.ended += 1
+        if state is State.WAITING or state is State.HELD:
+            epoch.waiting -= 1
+            self.graph.close_case(node)
+        elif node.message.key is not None:
+            self.schedule.leave(node)
+        if epoch.kinds is not None:
+            epoch.count_kind(node, -1)
+        if node.rare is not None:
+            self.timers.drop_all(node)
+
+    def touch(self, epoch: EpochTracker) -> None:
+        """Note that something about an epoch changed."""
+        self._touched[epoch.number] = epoch
