@@ -166,11 +166,14 @@ class Core:
             return self.epochs[number]
         epoch = EpochTracker(record.key, record.options, self._on_unresolved, record.state, record.succeeded)
         epoch.was_cancelled = record.cancel_requested
-        if record.cancel_requested and record.state != "repairing":
+        if record.cancel_requested:
             epoch.verdict = "cancelled"
         self._transitions.epochs[number] = epoch
-        if record.options.deadline is not None and record.state != "completed":
-            self._transitions.timers.set(record.options.deadline, TimerKind.DEADLINE, number, epoch)
+        deadline = record.options.deadline
+        if deadline is not None and deadline > self.now:
+            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number, epoch)
+        elif deadline is not None and record.state in ("open", "sealed") and epoch.verdict is None:
+            epoch.verdict = "expired"
         self._graph.epoch_opened(epoch)
         self._transitions.touch(epoch)
         self._transitions.settle()
@@ -230,6 +233,9 @@ class Core:
     def _accept(self, epoch: EpochTracker, seqs: Sequence[Seq], messages: Sequence[Message[Any]]) -> None:
         transitions, nodes, live = self._transitions, self._nodes, epoch.live
         now = transitions.now
+        # While facts are incomplete, an end of its own may still follow.
+        is_over = epoch.verdict is not None and not self._graph.is_recovering
+        late: list[Node] = []
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
                 continue
@@ -239,17 +245,26 @@ class Core:
                 epoch.count_kind(node, 1)
             if epoch.ghosts:
                 self._graph.accepted(node)
-            if message.expires_at is not None:
-                transitions.timers.set_for(node, message.expires_at, TimerKind.EXPIRY)
+            if is_over or (message.expires_at is not None and self._is_late(node, message.expires_at)):
+                epoch.waiting += 1
+                late.append(node)
+                continue
             if message.depends_on:
                 self._graph.link(node, now)
                 if node.missing:
                     epoch.waiting += 1
                     continue
             transitions.make_ready(node)
-        if epoch.verdict is not None and not self._graph.is_recovering:
-            transitions.condemn(epoch, epoch.verdict, "the epoch had been ended before")
+        if late:
+            transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
         transitions.touch(epoch)
+
+    def _is_late(self, node: Node, expires_at: float) -> bool:
+        """Tell whether a new message has expired; otherwise set the timer for it."""
+        if expires_at <= self.now and not self._graph.is_recovering:
+            return True
+        self._transitions.timers.set_for(node, expires_at, TimerKind.EXPIRY)
+        return False
 
     def claim(self, seqs: Iterable[Seq]) -> None:
         """Learn that messages were started otherwise than by `take`, for instance by another process."""
@@ -284,11 +299,13 @@ class Core:
         values: Mapping[Seq, bytes] | None = None,
         ready: Iterable[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
+        ended: Iterable[Ended] = (),
     ) -> None:
         """Learn that messages committed, in one step with what they derived and provided.
 
         Args:
             seqs: the messages.
+            ended: messages that ended otherwise in the same step.
             values: what they leave for their dependents.
             ready: resources they provide, with the number of the epoch.
             derived: the messages they derived, with the number of the epoch.
@@ -315,14 +332,19 @@ class Core:
                 epoch.values[message_id] = values[seq]
             if node.waiters:
                 self._graph.committed(node.waiters)
+        for fact in ended:
+            self._end(fact, "")
         transitions.settle()
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""
+        self._end(fact, reason)
+        self._transitions.settle()
+
+    def _end(self, fact: Ended, reason: str) -> None:
         node = self._nodes.get(fact.seq)
         if node is not None and node.state is not State.ENDED:
             self._transitions.end(node, fact.end, reason, frozenset(fact.causes), frozenset(fact.epoch_causes))
-            self._transitions.settle()
 
     def defer(self, seq: Seq, depends_on: Sequence[str | Dependency]) -> bool:
         """Let a running message wait for more; return whether that spent an attempt, for it need not wait at all.
@@ -334,18 +356,16 @@ class Core:
             return False
         rare = node.more()
         rare.deferrals += 1
+        spent = True
         fault = self._fault(node, depends_on)
         if fault is not None:
             self._transitions.decide(node, "dead", fault)
-            self._transitions.settle()
-            return True
-        rare.added = (*rare.added, *depends_on)
-        self.schedule.leave(node)
-        self._transitions.wait(node, depends_on)
-        assert node.case is not None
-        spent = node.case.judge() == "ready"
-        rare.attempts += spent
-        self._transitions.stop_if_over(node)
+        elif not self._transitions.is_over(node):
+            rare.added = (*rare.added, *depends_on)
+            self.schedule.leave(node)
+            case = self._transitions.wait(node, depends_on)
+            spent = case.judge() == "ready"
+            rare.attempts += spent
         self._transitions.settle()
         return spent
 
@@ -374,20 +394,23 @@ class Core:
             return
         rare = node.more()
         rare.attempts += spent
-        rare.retry_at = at
-        if self._lanes_pass:
-            self.schedule.leave(node)
-        self._transitions.delay(node, at)
-        self._transitions.stop_if_over(node)
+        if not self._transitions.is_over(node):
+            rare.retry_at = at
+            if self._lanes_pass:
+                self.schedule.leave(node)
+            self._transitions.delay(node, at)
+            if at <= self.now:
+                self._transitions.start_again(node)
         self._transitions.settle()
 
     def release(self, seqs: Iterable[Seq]) -> None:
         """Make started messages ready again: they were handed back, or their process died."""
         for seq in seqs:
             node = self._nodes.get(seq)
-            if node is not None and node.state in (State.RUNNING, State.COMMITTING):
+            if node is None or node.state not in (State.RUNNING, State.COMMITTING):
+                continue
+            if not self._transitions.is_over(node):
                 self._transitions.hand_back(node)
-                self._transitions.stop_if_over(node)
         self._transitions.settle()
 
     def cancel(self, seq: Seq) -> bool:
@@ -395,7 +418,7 @@ class Core:
         node = self._nodes.get(seq)
         if node is None or node.state in (State.COMMITTING, State.ENDED):
             return False
-        self._transitions.decide(node, "cancelled", "it was cancelled")
+        self._transitions.end_together([node], "cancelled", "it was cancelled")
         self._transitions.settle()
         return True
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from naviscope_ingest._core.barriers import Barrier
 from naviscope_ingest._core.nodes import Ghost, Node, State
-from naviscope_spi import BadEnd, End, EpochKey, EpochOptions, EpochState, OnUnresolved
+from naviscope_spi import BadEnd, End, EpochKey, EpochOptions, EpochState, OnUnresolved, Seq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from naviscope_ingest._core.terms import Status, Term
 
@@ -46,6 +46,7 @@ class EpochTracker:
         barriers: by kind, those that somebody waited for.
         kinds: unfinished messages by kind; counted from the first barrier on.
         waiters: terms that wait for the whole epoch.
+        doomed: messages that nothing alive can release, as far as the last look found.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class EpochTracker:
         self.barriers: dict[str, Barrier] = {}
         self.kinds: dict[str, int] | None = None
         self.waiters: list[Term] = []
+        self.doomed: list[Node] = []
         # What an earlier process found at completion: the messages themselves may be gone.
         self._succeeded_before = succeeded
 
@@ -153,6 +155,13 @@ class EpochTracker:
                 for node in self.pending():
                     self.count_kind(node, 1)
         return barrier
+
+    def pardon(self, except_for: Collection[Seq] = ()) -> None:
+        """Forget that messages were doomed: something moves again."""
+        for node in self.doomed:
+            if node.seq not in except_for:
+                node.more().doomed_since = None
+        self.doomed = [node for node in self.doomed if node.seq in except_for]
 
     def has_kind(self, kind: str) -> bool:
         """Tell whether a message of a kind is unfinished. Only kinds that somebody waits for are counted."""

@@ -81,7 +81,8 @@ class Graph:
             root = self._grow(case, dependency, None)
             root.word = self._word(root)
             case.add(root)
-            if root.word is None and not isinstance(dependency, str) and dependency.timeout is not None:
+            # Also if its parent has ended: a replay may open it again, and time goes on.
+            if root.status != GO and not isinstance(dependency, str) and dependency.timeout is not None:
                 self._timers.set_for(node, now + dependency.timeout, TimerKind.TIMEOUT, root)
         self._dispute(case)
         return case
@@ -250,7 +251,7 @@ class Graph:
     # What happens to terms
 
     def timed_out(self, root: Term) -> None:
-        """Let a root act as if its parent had expired."""
+        """Let a root act as if its parent had expired, if it is open."""
         root.timed_out = True
         self._reword(root)
 
@@ -264,7 +265,7 @@ class Graph:
         guilty = [
             target
             for root in case.roots
-            if root.word not in (None, "run") and root.resolved is None
+            if root.word not in (None, "run") and root.resolved is None and root.status is not None
             for target in self._ended_targets(root)
         ]
         return (
@@ -343,15 +344,19 @@ class Graph:
         status = root.status
         if status == GO:
             return "run"
-        if root.timed_out:
-            word = policy_of(root).expired
-        elif status is None:
-            return None
-        elif status == LOST:
+        if status == LOST and unresolved_word(root) is not None:
             return unresolved_word(root)
-        else:
-            word = policy_of(root).on(status)
+        if status is None or status == LOST:
+            return self._word_after_timeout(root) if root.timed_out else None
+        word = policy_of(root).on(status)
         return "fail" if word == "hold" and self._is_discarded(root) else word
+
+    def _word_after_timeout(self, root: Term) -> Said:
+        """Decide for good what a root says whose time is over, unless it holds: then the parent may come after all."""
+        word = policy_of(root).expired
+        if word != "hold":
+            root.resolved = word
+        return word
 
     def _is_discarded(self, root: Term) -> bool:
         letters = [
@@ -362,16 +367,14 @@ class Graph:
         return bool(letters) and all(node.rare is not None and node.rare.discarded for node in letters)
 
     def _ended_targets(self, term: Term) -> Iterator[Node | EpochTracker]:
-        """Yield the messages and epochs whose bad ends a term goes by."""
-        if term.status in (None, GO, LOST):
-            return
+        """Yield the messages and epochs in a term that ended badly."""
         if isinstance(term, Gate):
             for member in term.members:
                 yield from self._ended_targets(member)
-        else:
+        elif term.status not in (None, GO, LOST):
             target = self.target(term)
-            if target is not None:
-                yield target
+            assert target is not None
+            yield target
 
     def _dispute(self, case: Case) -> None:
         if not case.is_queued:

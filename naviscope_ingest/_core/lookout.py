@@ -14,7 +14,7 @@ from naviscope_ingest._core.nodes import Node
 from naviscope_ingest._core.stuck import Circle, analyse
 from naviscope_ingest._core.terms import Term
 from naviscope_ingest._core.transitions import EpochEvent, Transitions
-from naviscope_spi import Dependency, Seq
+from naviscope_spi import Dependency
 
 __all__ = ["Lookout"]
 
@@ -36,7 +36,6 @@ class Lookout:
     def __init__(self, transitions: Transitions, grace: float) -> None:
         self._transitions = transitions
         self._grace = grace
-        self._doomed: dict[Seq, Node] = {}
         # How many messages must have ended before the next look is paid for.
         self._paid_at = 0
         self.due: float | None = None
@@ -55,8 +54,7 @@ class Lookout:
                 transitions.graph.opened(barrier)
             for circle in found.cycles:
                 self._break(circle)
-            self._resolve(found.unresolved)
-            if found.barriers or found.cycles or transitions.graph.disputed:
+            if self._resolve(found.unresolved) or found.barriers or found.cycles:
                 transitions.settle()
 
     def _is_time(self) -> bool:
@@ -72,13 +70,14 @@ class Lookout:
         return False
 
     def _note_doomed(self, doomed: Sequence[Node]) -> None:
-        known, self._doomed = self._doomed, {node.seq: node for node in doomed}
-        for seq, node in known.items():
-            if seq not in self._doomed:
-                node.more().doomed_since = None
+        found = {node.seq for node in doomed}
+        for epoch in self._transitions.quiet.values():
+            epoch.pardon(except_for=found)
         for node in doomed:
-            if node.more().doomed_since is None:
-                node.more().doomed_since = self._transitions.now
+            rare = node.more()
+            if rare.doomed_since is None:
+                rare.doomed_since = self._transitions.now
+                node.epoch.doomed.append(node)
 
     def _note_blocked(self, blocked: Sequence[EpochTracker]) -> None:
         for epoch in self._transitions.quiet.values():
@@ -90,8 +89,8 @@ class Lookout:
         way = " → ".join(repr(node.id) for node in (*circle.way, circle.way[0]))
         self._transitions.end_together(circle.members, "dead", f"it waits in a circle: {way}")
 
-    def _resolve(self, unresolved: Sequence[tuple[Node, Sequence[str | Dependency]]]) -> None:
-        """Deal with dependencies that nothing can bring, once their grace period is over."""
+    def _resolve(self, unresolved: Sequence[tuple[Node, Sequence[str | Dependency]]]) -> bool:
+        """Deal with dependencies that nothing can bring, once their grace period is over; tell whether any was due."""
         graph, now = self._transitions.graph, self._transitions.now
         due: list[Term] = []
         for node, dependencies in unresolved:
@@ -105,3 +104,4 @@ class Lookout:
                 self.due = at
         for root in due:
             graph.resolve(root)
+        return bool(due)

@@ -80,6 +80,7 @@ def _reset(node: Node, now: float) -> None:
 def _reopen(transitions: Transitions, epoch: EpochTracker, kind: str) -> None:
     """Let an epoch take back a message of some kind."""
     epoch.verdict = None
+    epoch.was_cancelled = False
     for barrier in epoch.barriers.values():
         # What it may bring again must be able to commit, although the barrier had opened.
         if barrier.is_open and transitions.derivations.may_bring(kind, barrier.kind):

@@ -91,12 +91,12 @@ class Term:
 
     def complain(self) -> str:
         """Say what is wrong with a dependency that does not say run (roots only)."""
+        if self.timed_out and (self.resolved is not None or self.status is None):
+            return f"{self.describe()} did not come within {getattr(self.dependency, 'timeout', None)} seconds"
         if self.resolved is not None:
             return f"nothing alive can bring {self.describe()}"
         if self.status == LOST:
             return f"{self.describe()} does not exist, and its epoch is completed"
-        if self.timed_out:
-            return f"{self.describe()} did not come within {getattr(self.dependency, 'timeout', None)} seconds"
         if isinstance(self, Gate):
             return f"too many failed of {self.describe()}"
         return f"{self.describe()} ended {self.status}"

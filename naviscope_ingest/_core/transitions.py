@@ -100,9 +100,9 @@ class Transitions:
             self._free()
             self._look_at_epochs()
             disputed, graph.disputed = graph.disputed, []
-            verdicts: list[tuple[Case, Verdict]] = [(case, case.judge()) for case in disputed if self._is_judged(case)]
-            for case, verdict in verdicts:
-                self._act(case, verdict)
+            rulings = [self._rule(case) for case in disputed if self._is_judged(case)]
+            for ruling in rulings:
+                self._act(*ruling)
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
@@ -115,24 +115,32 @@ class Transitions:
         case.is_queued = False
         return case.node.case is case and case.node.state in (State.WAITING, State.HELD)
 
-    def _act(self, case: Case, verdict: Verdict) -> None:
-        node = case.node
+    def _rule(self, case: Case) -> tuple[Node, Verdict, Decided | None]:
+        """Judge a message, and put down why, before anything that is judged with it has changed."""
+        node, verdict = case.node, case.judge()
+        if verdict in ("wait", "hold"):
+            return node, verdict, None
         if verdict == "ready":
             unmet = self.graph.unmet(case)
             if unmet:
                 node.more().unmet = unmet
+            return node, verdict, None
+        causes, epoch_causes = self.graph.causes(case)
+        return node, verdict, Decided(node.seq, _END_OF[verdict], causes, epoch_causes, case.why())
+
+    def _act(self, node: Node, verdict: Verdict, decided: Decided | None) -> None:
+        if decided is not None:
+            self.decide(node, decided.end, decided.reason, decided.causes, decided.epoch_causes)
+        elif verdict == "ready":
             self.graph.close_case(node)
             node.epoch.waiting -= 1
             self.touch(node.epoch)
             self.make_ready(node)
-        elif verdict in ("wait", "hold"):
+        else:
             state = State.HELD if verdict == "hold" else State.WAITING
             if node.state is not state:
                 node.state = state
                 node.since = self.now
-        else:
-            causes, epoch_causes = self.graph.causes(case)
-            self.decide(node, _END_OF[verdict], case.why(), causes, epoch_causes)
 
     def _look_at_epochs(self) -> None:
         """Open the barriers and complete the epochs that the present state allows to."""
@@ -151,9 +159,10 @@ class Transitions:
                 self.quiet[epoch.number] = epoch
             elif self.quiet.pop(epoch.number, None) is not None:
                 epoch.is_blocked = False
+                epoch.pardon()
 
     def _open_if_clear(self, epoch: EpochTracker, barrier: Barrier) -> None:
-        if barrier.is_open or not epoch.is_sealed or not barrier.waiters:
+        if barrier.is_open or not epoch.is_sealed:
             return
         assert epoch.kinds is not None
         if not any(self.derivations.may_bring(kind, barrier.kind) for kind in epoch.kinds):
@@ -184,13 +193,13 @@ class Transitions:
         node.since = self.now
         self.timers.set_for(node, until, TimerKind.START)
 
-    def wait(self, node: Node, depends_on: Iterable[str | Dependency]) -> None:
+    def wait(self, node: Node, depends_on: Iterable[str | Dependency]) -> Case:
         """Let a message wait for dependencies."""
         node.state = State.WAITING
         node.since = self.now
         node.epoch.waiting += 1
         self.touch(node.epoch)
-        self.graph.open_case(node, depends_on, self.now)
+        return self.graph.open_case(node, depends_on, self.now)
 
     def hand_back(self, node: Node) -> None:
         """Make a started message ready again, before others that never started."""
@@ -202,16 +211,20 @@ class Transitions:
     def start_again(self, node: Node) -> None:
         """Make a message ready whose time has come. After a retry it still has its lane."""
         if node.state is State.DELAYED:
+            self.timers.drop_all(node, TimerKind.START)
             node.state = State.READY
             node.since = self.now
             self.schedule.resume(node)
 
-    def stop_if_over(self, node: Node) -> None:
-        """End a message that would go on although its time, or its epoch's, is over."""
+    def is_over(self, node: Node) -> bool:
+        """End a message that would run again although its time, or its epoch's, is over; tell whether it was."""
         if node.epoch.verdict is not None:
             self.decide(node, node.epoch.verdict, "the epoch was ended while it ran")
-        elif node.expires_at is not None and node.expires_at <= self.now:
+            return True
+        if node.expires_at is not None and node.expires_at <= self.now:
             self.decide(node, "expired", "its expires_at passed before it could run again")
+            return True
+        return False
 
     def condemn(self, epoch: EpochTracker, end: BadEnd, reason: str) -> None:
         """End all that has not ended and is not being committed, and all that comes later."""
@@ -222,7 +235,9 @@ class Transitions:
     def end_together(self, nodes: Sequence[Node], end: BadEnd, reason: str) -> None:
         """End messages by one decision: none of their ends follows from another's."""
         for node in nodes:
-            self._note(Decided(node.seq, end, frozenset(), frozenset(), reason), node)
+            if node.state is State.RUNNING:
+                self.decisions.stop.append(node.seq)
+            self.decisions.ended.append(Decided(node.seq, end, frozenset(), frozenset(), reason))
             self._close(node, end, reason)
         for node in nodes:
             self.graph.ended(node, self.now)
@@ -235,8 +250,8 @@ class Transitions:
         causes: frozenset[Seq] = frozenset(),
         epoch_causes: frozenset[int] = frozenset(),
     ) -> None:
-        """End a message by a decision of the core."""
-        self._note(Decided(node.seq, end, causes, epoch_causes, reason), node)
+        """End a message by a decision of the core. Its executor does not run, or has answered."""
+        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason))
         self.end(node, end, reason, causes, epoch_causes)
 
     def end(
@@ -252,11 +267,6 @@ class Transitions:
         if causes or epoch_causes:
             node.more().causes, node.more().epoch_causes = causes, epoch_causes
         self.graph.ended(node, self.now)
-
-    def _note(self, decided: Decided, node: Node) -> None:
-        if node.state is State.RUNNING:
-            self.decisions.stop.append(node.seq)
-        self.decisions.ended.append(decided)
 
     def _close(self, node: Node, end: BadEnd, reason: str) -> None:
         self.retire(node)
