@@ -312,6 +312,10 @@ class Graph:
         term.status = status
         gate.count(term, 1)
         self._recount(gate, could_die)
+        root = root_of(gate)
+        if root.word == "hold":
+            # The group may fail as before, but by other members: perhaps all of those were discarded.
+            self._reword(root)
 
     def _recount(self, gate: Gate, could_die: bool) -> None:
         status = gate.outcome()
