@@ -391,10 +391,10 @@ def _circles(start: Iterable[_Key], edges: dict[_Key, list[_Key]]) -> list[list[
 
 
 def _way_round(circle: list[_Key], edges: dict[_Key, list[_Key]]) -> list[_Key]:
-    """Return one way round within a strongly connected component."""
+    """Return one way round within a strongly connected component, from its oldest message on if that is on it."""
     members = frozenset(circle)
     way: dict[_Key, None] = {}
-    at = circle[0]
+    at: _Key = min(key for key in circle if not isinstance(key, tuple))
     while at not in way:
         way[at] = None
         at = next(key for key in edges[at] if key in members)
