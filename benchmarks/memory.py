@@ -20,8 +20,6 @@ CASES: dict[str, Maker] = {
     "one shared message": lambda number: Message(f"m{number}", None, depends_on=("shared",)),
     "one shared resource": lambda number: Message(f"m{number}", None, depends_on=(SHARED,)),
     "one own resource each": own,
-        f"m{number}", None, depends_on=(Dependency.resource(f"r{number}"),)
-    ),
 }
 
 
