@@ -10,6 +10,7 @@ from naviscope_spi import (
     Accepted,
     CaughtUp,
     Committed,
+    DependsOn,
     Ended,
     EpochForgotten,
     EpochMarked,
@@ -90,21 +91,20 @@ class Fold:
         if node.state is State.ENDED:
             self._core.resume(fact.seq, fact.run)
         elif fact.depends_on is not None:
-            self._defer(node, fact)
+            self._defer(node, fact.depends_on)
         elif fact.not_before is not None:
             self._start(node)
             self._core.retry(fact.seq, fact.not_before, spent=False)
-            node.more().attempts = fact.attempt
         else:
             self._core.release([fact.seq])
+        node.more().run = max(node.run, fact.run)
+        node.more().attempts = fact.attempt
 
-    def _defer(self, node: Node, fact: Waits) -> None:
-        assert fact.depends_on is not None
-        new = [each for each in fact.depends_on if each not in node.more().added]
+    def _defer(self, node: Node, depends_on: DependsOn) -> None:
+        new = [each for each in depends_on if each not in node.more().added]
         if new:
             self._start(node)
-            self._core.defer(fact.seq, new)
-        node.more().attempts = fact.attempt
+            self._core.defer(node.seq, new)
 
     def _start(self, node: Node) -> None:
         """A message that was deferred or failed had been running, whatever is known of its dependencies so far."""

@@ -46,11 +46,14 @@ class MemorySink(Generic[Op]):
         return MappingProxyType(self._entries)
 
     async def commit(self, batch: CommitBatch[Op]) -> None:
-        """Keep every entry that is not known yet. A checkpoint, before anything is kept."""
+        """Keep every entry that is not known yet. A checkpoint, before anything is kept: cancelled, nothing is."""
         await trio.lowlevel.checkpoint()
-        known, ops = self._entries, self._ops
+        fresh: dict[str, Entry[Op]] = {}
         for entry in batch.entries:
-            if entry.task_key not in known:
-                known[entry.task_key] = entry
-                ops.extend(entry.ops)
+            if entry.task_key not in self._entries:
+                fresh.setdefault(entry.task_key, entry)
+        # Ops may be any sequence of the user's; one that raises must do so before anything is kept.
+        ops = [op for entry in fresh.values() for op in entry.ops]
+        self._entries.update(fresh)
+        self._ops.extend(ops)
         self.commits += 1

@@ -177,11 +177,18 @@ class EpochChange:
 
     A completion is left out while the epoch is open or has a message that has not ended: part of the settlement that
     ends its last messages may have been refused. A change that comes again changes nothing.
+
+    Attributes:
+        epoch: which epoch.
+        state: what it becomes.
+        report: kept with it; empty leaves the one before.
+        succeeded: kept with a completion, for those who wait for the whole epoch.
     """
 
     epoch: EpochKey
     state: Literal["completed", "repairing"]
     report: bytes = b""
+    succeeded: bool | None = None
 
 
 @frozen
@@ -486,9 +493,10 @@ class DeferredStore(Protocol[P]):
 
         `None` is recovery: first what is needed to know every message that has not ended (as accepted, then committed,
         ended and waits facts), epochs and resources; then `CaughtUp`; then news for ever. A message that has not ended
-        cannot be known without the ends of the messages it names in `depends_on`, so those are among it. A position
-        goes on from there, and may start over with a recovery when it is too old. All facts of one atomic step have one
-        position and come in one batch.
+        cannot be known without the ends of the messages it names in `depends_on`, so those are among it. A message
+        that ended is told with the waits of its last run before its end, if there are any: a replay has to name the
+        next run. A position goes on from there, and may start over with a recovery when it is too old. All facts of one
+        atomic step have one position and come in one batch.
         """
         ...
 

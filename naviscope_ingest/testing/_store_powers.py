@@ -1,0 +1,178 @@
+"""Promises of the optional powers of a store, and of one that outlives its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from naviscope_ingest.testing._promises import Promise
+from naviscope_ingest.testing._store_trial import StoreTrial, is_durable
+from naviscope_ingest.testing._view import content
+from naviscope_spi import (
+    Dependency,
+    Ended,
+    Record,
+    Resource,
+    Settlement,
+    SupportsColocation,
+    SupportsRecords,
+    SupportsRetention,
+    SupportsVerify,
+    Waits,
+)
+
+__all__ = ["POWER_PROMISES"]
+
+_LONG_AGO, _FAR_AHEAD = 0.0, 1e12
+
+
+async def records_are_read_back(trial: StoreTrial) -> None:
+    """`read` returns the last value of each key that exists; None deletes; spaces are apart."""
+    store = trial.store
+    assert isinstance(store, SupportsRecords)
+    async with trial.join() as session:
+        records = [
+            Record("s", "a", b"1"),
+            Record("s", "b", b"\x00"),
+            Record("t", "a", b"other"),
+            Record("s", "a", b"2"),
+        ]
+        await trial.settle(session, Settlement(records=records))
+        trial.equal(dict(await store.read("s", ["b", "a", "x"])), {"a": b"2", "b": b"\x00"}, "written")
+        await trial.settle(session, Settlement(records=[Record("s", "a", None), Record("s", "x", None)]))
+        trial.equal(dict(await store.read("s", ["a", "b"])), {"b": b"\x00"}, "deleted")
+    trial.equal(dict(await store.read("t", ["a"])), {"a": b"other"}, "another space")
+    trial.equal(dict(await store.read("nowhere", ["a"])), {}, "an unknown space")
+
+
+async def records_ride_with_what_counts(trial: StoreTrial) -> None:
+    """Records of a settlement whose messages are all refused are left out."""
+    store = trial.store
+    assert isinstance(store, SupportsRecords)
+    (a,) = await trial.put(await trial.epoch(), "a")
+    async with trial.join() as session:
+        leases = await trial.claim(session, [a])
+        await trial.settle(session, Settlement(committed=leases, records=[Record("s", "offset", b"1")]))
+        await trial.settle(session, Settlement(records=[Record("s", "offset", b"2")]))
+        late = Settlement(committed=leases, records=[Record("s", "offset", b"1")])
+        await trial.settle(session, late, refused=[a])
+    trial.equal(dict(await store.read("s", ["offset"])), {"offset": b"2"})
+
+
+async def pruning_forgets_completed_epochs(trial: StoreTrial) -> None:
+    """`prune` removes epochs completed before a time; their names are free, and their numbers are not used again."""
+    store = trial.store
+    assert isinstance(store, SupportsRetention)
+    unfinished, done = await trial.epoch("unfinished"), await trial.epoch("done")
+    async with trial.join() as session:
+        (a,) = await trial.put(done, "a")
+        await trial.put(unfinished, "a")
+        await trial.commit(session, a)
+        await store.mark_epoch(done, "seal")
+        await trial.complete(session, done)
+    trial.equal(await store.prune(_LONG_AGO, 100), 0, "removed with a time long ago")
+    await _prune_all(trial, store)
+    view = await trial.view()
+    trial.equal(set(view.epochs), {unfinished.number}, "epochs that are left")
+    trial.equal(view.ids(unfinished), ["a"], "messages of the unfinished epoch")
+    again = await trial.epoch("done")
+    trial.true(again.number > done.number, f"a number above {done.number}", again.number)
+
+
+async def pruning_spares_dead_letters(trial: StoreTrial) -> None:
+    """An epoch with a dead message is not pruned."""
+    store = trial.store
+    assert isinstance(store, SupportsRetention)
+    epoch = await trial.epoch("failed")
+    (a,) = await trial.put(epoch, "a")
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", letter=b"why")]))
+        await store.mark_epoch(epoch, "seal")
+        await trial.complete(session, epoch)
+        await _prune_all(trial, store)
+        trial.equal((await trial.record(epoch)).key, epoch, "the epoch of that name")
+        await trial.settle(session, Settlement(waits=[Waits(a, run=1)]))
+
+
+async def _prune_all(trial: StoreTrial, store: SupportsRetention) -> None:
+    for _ in range(100):
+        removed = await store.prune(_FAR_AHEAD, 1)
+        trial.true(0 <= removed <= 1, "at most 1 row in a step of 1", removed)
+        if not removed:
+            return
+    trial.fail("it goes on", "pruning comes to an end")
+
+
+async def a_sound_store_verifies(trial: StoreTrial) -> None:
+    """`verify` finds nothing wrong with a store that nobody tampered with."""
+    store = trial.store
+    assert isinstance(store, SupportsVerify)
+    a, b = await trial.put(await trial.epoch(), "a", "b")
+    async with trial.join() as session:
+        await trial.commit(session, a)
+        await trial.settle(session, Settlement(ended=[Ended(b, "dead")], ready=[(None, Resource("r"))]))
+    trial.equal(list(await store.verify()), [])
+
+
+async def a_colocated_settlement_is_one_step(trial: StoreTrial) -> None:
+    """`settle_with` calls `apply` once inside its transaction; if that raises, nothing happened."""
+    store = trial.store
+    assert isinstance(store, SupportsColocation)
+    (a,) = await trial.put(await trial.epoch(), "a")
+    calls: list[Any] = []
+
+    def refuse(transaction: object) -> None:
+        raise LookupError
+
+    async with trial.join() as session:
+        settlement = Settlement(committed=await trial.claim(session, [a]))
+        await trial.raises(LookupError, lambda: store.settle_with(session, settlement, refuse))
+        trial.equal((await trial.view()).unfinished, {a}, "unfinished after apply raised")
+        settled = await store.settle_with(session, settlement, calls.append)
+        trial.equal((list(settled.refused), len(calls)), ([], 1), "refused messages and calls of apply")
+    trial.equal((await trial.view()).unfinished, set(), "unfinished afterwards")
+
+
+async def everything_is_there_after_reopening(trial: StoreTrial) -> None:
+    """A durable store that was closed and is opened again has everything, and uses no number twice."""
+    info = trial.store.info
+    epoch = await trial.epoch("nightly")
+    given = trial.message("b", 5, depends_on=["a", Dependency.resource("r", 2)], headers={"trace": "1"})
+    (a,) = await trial.put(epoch, "a")
+    (b,) = (await trial.store.put(epoch, [given])).accepted
+    async with trial.join() as former:
+        await trial.commit(former, a)
+        await trial.claim(former, [b])
+        await trial.settle(former, Settlement(waits=[Waits(b, attempt=2)], ready=[(epoch.number, Resource("r", 1))]))
+        await trial.store.notify_ready([Resource("global", 3, value=b"v")])
+    await trial.reopen()
+    trial.equal(trial.store.info.store_id, info.store_id, "store_id")
+    trial.equal(await trial.epoch("nightly"), epoch, "the epoch of that name")
+    view = await trial.view()
+    trial.equal((view.unfinished, view.ends.get(a)), ({b}, "committed"), "unfinished messages, and the end of a")
+    versions = (view.version("r", epoch.number), view.version("global"), view.resources[None, "global"].value)
+    trial.equal(versions, (1, 3, b"v"), "resources")
+    (c,) = await trial.put(epoch, "c")
+    trial.true(c > b, f"a place above {b}", c)
+    trial.true((await trial.epoch()).number > epoch.number, f"a number above {epoch.number}", "a lower one")
+    again = await trial.store.put(epoch, [trial.message("a"), given])
+    trial.equal((again.duplicates, list(again.conflicts)), (2, []), "duplicates and conflicts")
+    async with trial.join() as session:
+        trial.true(session.token != former.token, "a new token", session.token)
+        (lease,) = await trial.claim(session, [b])
+        trial.equal((lease.attempt, content(lease.message)), (2, content(given)), "the lease")
+
+
+def _supports(power: type) -> Any:  # noqa: ANN401 - a predicate for any trial
+    return lambda trial: isinstance(trial.store, power)
+
+
+POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
+    Promise(records_are_read_back, when=_supports(SupportsRecords)),
+    Promise(records_ride_with_what_counts, when=_supports(SupportsRecords)),
+    Promise(pruning_forgets_completed_epochs, when=_supports(SupportsRetention)),
+    Promise(pruning_spares_dead_letters, when=_supports(SupportsRetention)),
+    Promise(a_sound_store_verifies, when=_supports(SupportsVerify)),
+    Promise(a_colocated_settlement_is_one_step, when=_supports(SupportsColocation)),
+    Promise(everything_is_there_after_reopening, when=is_durable),
+)

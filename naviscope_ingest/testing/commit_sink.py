@@ -1,0 +1,199 @@
+"""The check of `CommitSink`.
+
+The check numbers its ops. The caller says how the op of a number looks and which numbers are visible, so that the check
+needs to know neither tables nor files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, TypeVar
+
+from attrs import define
+
+from naviscope_ingest.testing._promises import Promise, Trial, cancel_after, select, try_promise
+from naviscope_spi import CommitBatch, CommitSink, Entry, EpochKey, SinkRejected, task_key
+
+__all__ = ["SINK_PROMISES", "check_commit_sink"]
+
+SinkT = TypeVar("SinkT", bound=CommitSink[Any])
+
+_EPOCH = EpochKey(1, "checked")
+# A commit is cancelled after its first, second, … checkpoint; most are through after a few.
+_CANCELLATIONS = 20
+
+
+async def check_commit_sink(
+    open_sink: Callable[[str], AbstractAsyncContextManager[SinkT]],
+    *,
+    make_op: Callable[[int], object],
+    visible: Callable[[SinkT], Awaitable[Sequence[int]]],
+    poison: Callable[[], object] | None = None,
+    is_ordered: bool = True,
+    limit: float = 60.0,
+    only: Iterable[str] | None = None,
+) -> None:
+    """Hold a sink to its contract. Returns when every promise was kept.
+
+    Args:
+        open_sink: opens a sink; each new name is to give a new, empty one.
+        make_op: makes the op of a number; ops of different numbers are told apart by `visible`.
+        visible: returns the numbers of the ops that can be seen now, each as often as it was applied.
+        poison: makes an op that the sink refuses; None if there is no such op.
+        is_ordered: whether `visible` shows the order in which ops were applied.
+        limit: seconds that one promise may take.
+        only: names of promises; None tries them all.
+
+    Raises:
+        ContractViolation: a promise was broken; it is named, with what was expected and what was seen.
+    """
+    for promise in select(SINK_PROMISES, only):
+        trial = SinkTrial(
+            str(promise),
+            promise.name,
+            open_sink,
+            make_op=make_op,
+            visible=visible,
+            poison=poison,
+            is_ordered=is_ordered,
+        )
+        await try_promise(promise, trial, limit)
+
+
+@define(eq=False, kw_only=True)
+class SinkTrial(Trial[Any]):
+    """One promise and the sink that is to keep it."""
+
+    make_op: Callable[[int], object]
+    visible: Callable[[Any], Awaitable[Sequence[int]]]
+    poison: Callable[[], object] | None
+    is_ordered: bool
+
+    def entry(self, name: str, *numbers: int) -> Entry[Any]:
+        """Make the entry of one message with the ops of these numbers."""
+        return _entry(name, [self.make_op(number) for number in numbers])
+
+    async def commit(self, *entries: Entry[Any]) -> None:
+        """Commit a batch and expect None."""
+        answer = await self.subject.commit(CommitBatch(entries))
+        self.equal(answer, None, "the answer of commit")
+
+    async def see(self, *numbers: int, about: str = "") -> None:
+        """Expect these ops to be visible, and no others."""
+        seen = list(await self.visible(self.subject))
+        if self.is_ordered:
+            self.equal(seen, list(numbers), about)
+        else:
+            self.equal(sorted(seen), sorted(numbers), about)
+
+
+def _entry(name: str, ops: Sequence[Any]) -> Entry[Any]:
+    return Entry(task_key("checked", _EPOCH.number, name), _EPOCH, name, "message", ops)
+
+
+async def a_commit_makes_ops_visible(trial: SinkTrial) -> None:
+    """When `commit` has returned None, every op of the batch is visible."""
+    await trial.see(about="a new sink")
+    await trial.commit(trial.entry("a", 1), trial.entry("b", 2))
+    await trial.see(1, 2)
+    await trial.commit(trial.entry("c", 3))
+    await trial.see(1, 2, 3)
+
+
+async def ops_of_an_entry_keep_their_order(trial: SinkTrial) -> None:
+    """The ops of one entry are applied in order."""
+    await trial.commit(trial.entry("a", 5, 3, 4, 1, 2))
+    await trial.see(5, 3, 4, 1, 2)
+
+
+async def nothing_to_do_is_fine(trial: SinkTrial) -> None:
+    """A batch without entries, and an entry without ops, change nothing."""
+    await trial.commit()
+    await trial.commit(trial.entry("a"))
+    await trial.see()
+
+
+async def a_large_batch_is_applied_whole(trial: SinkTrial) -> None:
+    """A batch may have hundreds of entries."""
+    await trial.commit(*(trial.entry(f"m{number}", number) for number in range(500)))
+    await trial.see(*range(500))
+
+
+async def a_repeated_batch_changes_nothing(trial: SinkTrial) -> None:
+    """Applying a batch again changes nothing."""
+    batch = [trial.entry("a", 1, 2), trial.entry("b", 3)]
+    for _ in range(3):
+        await trial.commit(*batch)
+        await trial.see(1, 2, 3)
+
+
+async def a_repeated_entry_in_other_company_changes_nothing(trial: SinkTrial) -> None:
+    """An entry that was applied before changes nothing among entries that are new."""
+    await trial.commit(trial.entry("a", 1), trial.entry("b", 2))
+    await trial.commit(trial.entry("c", 3), trial.entry("b", 2), trial.entry("d", 4))
+    await trial.see(1, 2, 3, 4)
+    await trial.commit(trial.entry("d", 4), trial.entry("a", 1))
+    await trial.see(1, 2, 3, 4)
+
+
+async def a_known_task_key_changes_nothing(trial: SinkTrial) -> None:
+    """An entry whose task key was applied before changes nothing, also when its ops are others."""
+    await trial.commit(trial.entry("a", 1))
+    await trial.commit(trial.entry("a", 2, 3))
+    await trial.see(1)
+
+
+async def messages_are_told_apart_by_task_key(trial: SinkTrial) -> None:
+    """Entries of different messages are applied each, also when their ids differ only in case or a colon."""
+    names = ["a", "A", "a:1", "1:a", "a "]
+    for number, name in enumerate(names):
+        await trial.commit(trial.entry(name, number))
+    await trial.see(*range(len(names)))
+
+
+async def a_refused_batch_applies_nothing(trial: SinkTrial) -> None:
+    """A batch that is refused applies nothing, and its other entries can be committed without the culprit."""
+    assert trial.poison is not None
+    culprit = _entry("bad", [trial.make_op(3), trial.poison()])
+    batch = CommitBatch([trial.entry("a", 1), culprit, trial.entry("b", 2)])
+    error = await trial.raises(Exception, lambda: trial.subject.commit(batch), "a batch with a poison op")
+    if isinstance(error, SinkRejected):
+        trial.equal(set(error.rejected), {culprit.task_key}, "the rejected task keys")
+    await trial.see(about="after the refusal")
+    await trial.commit(trial.entry("a", 1), trial.entry("b", 2))
+    await trial.see(1, 2)
+
+
+async def a_cancelled_commit_is_whole_or_not_at_all(trial: SinkTrial) -> None:
+    """Cancelled at any checkpoint, a batch is applied whole or not at all, and a repeat heals it."""
+    applied: list[int] = []
+    for checkpoints in range(_CANCELLATIONS):
+        numbers = [checkpoints * 10 + 1, checkpoints * 10 + 2, checkpoints * 10 + 3]
+        batch = [trial.entry(f"m{checkpoints}.{number}", number) for number in numbers]
+        await cancel_after(checkpoints, partial(trial.commit, *batch))
+        seen = list(await trial.visible(trial.subject))
+        part = [number for number in seen if number in numbers]
+        trial.true(sorted(part) in ([], numbers), f"{numbers} or none of them", part)
+        await trial.commit(*batch)
+        applied += numbers
+        await trial.see(*applied, about=f"repeated after a cancellation at checkpoint {checkpoints}")
+
+
+def _has_poison(trial: SinkTrial) -> bool:
+    return trial.poison is not None
+
+
+SINK_PROMISES: Sequence[Promise[SinkTrial]] = (
+    Promise(a_commit_makes_ops_visible),
+    Promise(ops_of_an_entry_keep_their_order),
+    Promise(nothing_to_do_is_fine),
+    Promise(a_large_batch_is_applied_whole),
+    Promise(a_repeated_batch_changes_nothing),
+    Promise(a_repeated_entry_in_other_company_changes_nothing),
+    Promise(a_known_task_key_changes_nothing),
+    Promise(messages_are_told_apart_by_task_key),
+    Promise(a_refused_batch_applies_nothing, when=_has_poison),
+    Promise(a_cancelled_commit_is_whole_or_not_at_all),
+)

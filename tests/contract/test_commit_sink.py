@@ -1,0 +1,216 @@
+"""Sinks keep the contract, and the check notices when one does not."""
+
+import pytest
+import trio
+from attrs import evolve
+
+from naviscope_ingest.errors import ContractViolation
+from naviscope_ingest.sinks import MemorySink
+from naviscope_ingest.testing import check_commit_sink
+from naviscope_ingest.testing.commit_sink import SINK_PROMISES
+from naviscope_spi import CommitBatch, SinkRejected
+from tests.contract.factories import opens
+
+POISON = -1
+
+
+class PickySink(MemorySink):
+    """A sink that refuses one op, and names the culprit."""
+
+    async def commit(self, batch):
+        bad = {entry.task_key: ValueError("poison") for entry in batch.entries if POISON in entry.ops}
+        if bad:
+            raise SinkRejected(bad)
+        return await super().commit(batch)
+
+
+async def numbers(sink):
+    return list(sink.ops)
+
+
+async def check(sink, **options):
+    await check_commit_sink(
+        opens(sink), make_op=lambda number: number, visible=numbers, poison=lambda: POISON, **options
+    )
+
+
+@pytest.mark.parametrize("promise", SINK_PROMISES, ids=lambda promise: promise.name)
+async def test_the_sink_in_memory_keeps_the_promise(promise):
+    # It takes every op, so there is none that it would refuse.
+    await check_commit_sink(opens(MemorySink), make_op=lambda number: number, visible=numbers, only=[promise.name])
+
+
+async def test_a_sink_may_refuse_a_batch():
+    await check(PickySink)
+
+
+class Unordered(PickySink):
+    @property
+    def ops(self):
+        return sorted(super().ops, reverse=True)
+
+
+async def test_a_sink_may_show_no_order():
+    await check(Unordered, is_ordered=False)
+
+
+class AnswersSomething(PickySink):
+    promise = "a_commit_makes_ops_visible"
+
+    async def commit(self, batch):
+        await super().commit(batch)
+        return len(batch.entries)
+
+
+class ShowsThingsLater(PickySink):
+    promise = "a_commit_makes_ops_visible"
+
+    def __init__(self):
+        super().__init__()
+        self.held = CommitBatch(())
+
+    async def commit(self, batch):
+        held, self.held = self.held, batch
+        await super().commit(held)
+
+
+class ReversesOps(PickySink):
+    promise = "ops_of_an_entry_keep_their_order"
+
+    async def commit(self, batch):
+        await super().commit(evolve(batch, entries=[evolve(each, ops=each.ops[::-1]) for each in batch.entries]))
+
+
+class RefusesEmptyBatches(PickySink):
+    promise = "nothing_to_do_is_fine"
+
+    async def commit(self, batch):
+        if not batch.entries:
+            raise ValueError("empty")
+        await super().commit(batch)
+
+
+class CutsLargeBatches(PickySink):
+    promise = "a_large_batch_is_applied_whole"
+
+    async def commit(self, batch):
+        await super().commit(evolve(batch, entries=batch.entries[:100]))
+
+
+class AppliesAgain(PickySink):
+    promise = "a_repeated_batch_changes_nothing"
+
+    async def commit(self, batch):
+        self._entries.clear()
+        await super().commit(batch)
+
+
+class KnowsBatchesOnly(PickySink):
+    promise = "a_repeated_entry_in_other_company_changes_nothing"
+
+    def __init__(self):
+        super().__init__()
+        self.batches = set()
+
+    async def commit(self, batch):
+        keys = tuple(entry.task_key for entry in batch.entries)
+        if keys not in self.batches:
+            self._entries.clear()
+            await super().commit(batch)
+            self.batches.add(keys)
+
+
+class KnowsOpsOnly(PickySink):
+    promise = "a_known_task_key_changes_nothing"
+
+    async def commit(self, batch):
+        fresh = [evolve(each, ops=[op for op in each.ops if op not in self.ops]) for each in batch.entries]
+        self._entries.clear()
+        await super().commit(evolve(batch, entries=fresh))
+
+
+class FoldsCase(PickySink):
+    promise = "messages_are_told_apart_by_task_key"
+
+    async def commit(self, batch):
+        await super().commit(
+            evolve(batch, entries=[evolve(each, task_key=each.task_key.lower()) for each in batch.entries])
+        )
+
+
+class StopsAtTheCulprit(MemorySink):
+    promise = "a_refused_batch_applies_nothing"
+
+    async def commit(self, batch):
+        for entry in batch.entries:
+            if POISON in entry.ops:
+                raise ValueError("poison")
+            await super().commit(CommitBatch([entry]))
+
+
+class SwallowsTheCulprit(MemorySink):
+    promise = "a_refused_batch_applies_nothing"
+
+    async def commit(self, batch):
+        await super().commit(evolve(batch, entries=[each for each in batch.entries if POISON not in each.ops]))
+
+
+class BlamesEverybody(PickySink):
+    promise = "a_refused_batch_applies_nothing"
+
+    async def commit(self, batch):
+        try:
+            await super().commit(batch)
+        except SinkRejected as rejected:
+            raise SinkRejected({each.task_key: rejected for each in batch.entries}) from None
+
+
+class TearsWhenCancelled(PickySink):
+    promise = "a_cancelled_commit_is_whole_or_not_at_all"
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            await super().commit(batch)
+        for entry in batch.entries:
+            await super().commit(CommitBatch([entry]))
+
+
+class RemembersTooEarly(PickySink):
+    promise = "a_cancelled_commit_is_whole_or_not_at_all"
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            await super().commit(batch)
+        fresh = [entry for entry in batch.entries if entry.task_key not in self.seen]
+        self.seen.update(entry.task_key for entry in fresh)
+        await trio.lowlevel.checkpoint()
+        await super().commit(CommitBatch(fresh))
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        AnswersSomething,
+        ShowsThingsLater,
+        ReversesOps,
+        RefusesEmptyBatches,
+        CutsLargeBatches,
+        AppliesAgain,
+        KnowsBatchesOnly,
+        KnowsOpsOnly,
+        FoldsCase,
+        StopsAtTheCulprit,
+        SwallowsTheCulprit,
+        BlamesEverybody,
+        TearsWhenCancelled,
+        RemembersTooEarly,
+    ],
+)
+async def test_a_broken_sink_is_caught(sink):
+    with pytest.raises(ContractViolation) as caught:
+        await check(sink)
+    assert caught.value.promise.partition(":")[0] == sink.promise

@@ -1,0 +1,607 @@
+"""Stores keep the contract, and the check notices when one does not."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from attrs import evolve
+
+from naviscope_ingest.errors import ContractViolation
+from naviscope_ingest.stores import MemoryStore
+from naviscope_ingest.stores._ledger import Ledger
+from naviscope_ingest.testing import check_deferred_store
+from naviscope_ingest.testing.deferred_store import STORE_PROMISES
+from naviscope_spi import (
+    Accepted,
+    AnyOf,
+    Committed,
+    Ended,
+    OnMessage,
+    PutReceipt,
+    Resource,
+    Session,
+    SessionEnded,
+    SessionLost,
+    Settled,
+    Settlement,
+    StoreInfo,
+)
+from tests.contract.factories import opens, reopens
+
+
+@pytest.mark.parametrize("promise", STORE_PROMISES, ids=lambda promise: promise.name)
+async def test_the_store_in_memory_keeps_the_promise(promise):
+    await check_deferred_store(opens(MemoryStore), only=[promise.name])
+
+
+async def test_payloads_may_be_of_any_type():
+    await check_deferred_store(opens(MemoryStore), payload=lambda number: {"number": number, "rows": [number]})
+
+
+class LeanRecovery(MemoryStore):
+    """Recovers no more than the contract asks for, through an async generator."""
+
+    async def facts(self, after=None) -> AsyncIterator:
+        reader = super().facts()
+        is_news = False
+        while True:
+            batch = await anext(reader)
+            yield batch if is_news else [fact for fact in map(self.needed, batch) if fact is not None]
+            is_news = is_news or "CaughtUp" in str(batch[-1])
+
+    def needed(self, fact):
+        body = fact.body
+        if isinstance(body, Accepted):
+            pairs = [pair for pair in zip(body.seqs, body.messages, strict=True) if self.is_needed(body.epoch, pair)]
+            return evolve(fact, body=evolve(body, seqs=[s for s, _ in pairs], messages=[m for _, m in pairs]))
+        if isinstance(body, Committed):
+            return evolve(fact, body=evolve(body, seqs=[seq for seq in body.seqs if self.is_named(seq)]))
+        if isinstance(body, Ended):
+            return fact if self.is_named(body.seq) else None
+        return fact
+
+    def is_needed(self, epoch, pair):
+        seq, message = pair
+        kept = self._ledger._epochs[epoch.number].ids[message.id]
+        return kept.end is None or self.is_named(seq)
+
+    def is_named(self, seq):
+        return any(
+            kept.seq == seq
+            for waiting in list(self._ledger._live.values())
+            if waiting.end is None
+            for kept in self.named(waiting)
+        )
+
+    def named(self, waiting):
+        added = (waiting.progress.added if waiting.progress else None) or ()
+        for name, epoch in ids_in([*waiting.message.depends_on, *added]):
+            home = waiting.epoch if epoch is None else self._ledger._names.get(epoch)
+            if home is not None and name in home.ids:
+                yield home.ids[name]
+
+
+def ids_in(dependencies):
+    for each in dependencies:
+        if isinstance(each, str):
+            yield each, None
+        elif isinstance(each, OnMessage):
+            yield each.id, each.epoch_name
+        elif isinstance(each, AnyOf):
+            yield from ids_in(each.members)
+
+
+async def test_a_recovery_may_leave_out_what_nobody_needs():
+    await check_deferred_store(opens(LeanRecovery))
+
+
+class Reopened(MemoryStore):
+    """Stands for a durable store: the test keeps the object where a file would keep the data."""
+
+    def __init__(self):
+        super().__init__()
+        self._info = StoreInfo(self._info.store_id, "process")
+
+
+async def test_a_durable_store_is_opened_again():
+    await check_deferred_store(reopens(Reopened))
+
+
+class Colocated(MemoryStore):
+    async def settle_with(self, session, settlement, apply):
+        await trio.lowlevel.checkpoint()
+        apply(None)
+        return self._ledger.settle(session, settlement)
+
+    async def verify(self):
+        await trio.lowlevel.checkpoint()
+        return []
+
+
+async def test_optional_powers_are_checked():
+    await check_deferred_store(opens(Colocated))
+
+
+class SharedLedger(Ledger):
+    """Stands for a store that several processes join."""
+
+    def __init__(self, keep_reports, wall):
+        super().__init__(keep_reports, wall)
+        self.members = {}
+        self.acting = None
+
+    def enter(self, *, lead):
+        leads = lead and all(member.fence is None for member in self.members.values())
+        self._joined += 1
+        self._fence += leads
+        session = Session(self._joined, self._fence if leads else None)
+        self.members[session.token] = session
+        return session
+
+    def leave(self, session, *, clean=True):
+        if self.members.pop(session.token, None) is None:
+            return
+        held = [kept for kept in self._live.values() if kept.lease and kept.lease.token == session.token]
+        if not clean and len(held) == 1 and held[0].advance().prepared is None:
+            held[0].advance().crashes += 1
+        for kept in held:
+            kept.lease = None
+        self._drop_orphans()
+        self._tell([SessionEnded(session.token, clean)])
+
+    def _current(self, session):
+        if session.token not in self.members:
+            raise SessionLost
+        return session
+
+    def settle(self, session, settlement):
+        self.acting = session
+        return super().settle(session, settlement)
+
+    def is_theirs(self, token):
+        return token != self.acting.token
+
+    def _commit(self, step, committed, values):
+        step.refused += [lease.seq for lease in committed if self.is_theirs(lease.token)]
+        mine = [lease for lease in committed if not self.is_theirs(lease.token)]
+        return super()._commit(step, mine, values)
+
+    def _reachable(self, seq, *, leads):
+        kept = super()._reachable(seq, leads=leads)
+        return None if kept is None or (kept.lease is not None and self.is_theirs(kept.lease.token)) else kept
+
+
+def shared(ledger):
+    store = MemoryStore()
+    store._ledger = ledger(10_000, time.time)
+    store._info = StoreInfo("shared", "none", is_shared=True)
+    return store
+
+
+async def kill(store, session):
+    store._ledger.leave(session, clean=False)
+
+
+@pytest.mark.parametrize("options", [{}, {"kill": kill}], ids=["", "with crashes"])
+async def test_a_shared_store_has_several_sessions(options):
+    await check_deferred_store(opens(lambda: shared(SharedLedger)), **options)
+
+
+class Generous(SharedLedger):
+    """Lets everybody settle with everybody's lease."""
+
+    def is_theirs(self, token):
+        return False
+
+
+async def test_a_shared_store_that_does_not_look_at_the_token_is_caught():
+    with pytest.raises(ContractViolation, match="a_lease_belongs_to_one_of_several"):
+        await check_deferred_store(opens(lambda: shared(Generous)))
+
+
+async def test_a_promise_that_does_not_exist_is_an_error():
+    with pytest.raises(ValueError, match="there is no promise no_such_promise"):
+        await check_deferred_store(opens(MemoryStore), only=["no_such_promise"])
+
+
+def breaks(promise):
+    """Say which promise a broken store, or a store with a broken ledger, breaks first."""
+
+    def decorate(broken):
+        broken.promise = promise
+        BROKEN.append(broken)
+        return broken
+
+    return decorate
+
+
+BROKEN = []
+
+
+@breaks("info_stays_the_same")
+class ChangesItsId(MemoryStore):
+    @property
+    def info(self):
+        return evolve(super().info, store_id=f"{self._ledger._feed.position}")
+
+
+@breaks("a_name_rejoins_its_epoch")
+class OpensANameTwice(Ledger):
+    def open_epoch(self, name, options):
+        if options.if_exists == "rejoin":
+            self._names.pop(name, None)
+        return super().open_epoch(name, options)
+
+
+@breaks("every_epoch_gets_a_number_and_a_name")
+class UsesANumberTwice(Ledger):
+    def open_epoch(self, name, options):
+        self._last_epoch = min(self._last_epoch, 2)
+        return super().open_epoch(name, options)
+
+
+@breaks("marks_seal_and_can_be_repeated")
+class CancelsWithoutSealing(Ledger):
+    def mark_epoch(self, key, mark):
+        before = self._known(key).record.state
+        record = super().mark_epoch(key, mark)
+        if mark == "cancel":
+            record = self._known(key).record = evolve(record, state=before)
+        return record
+
+
+@breaks("an_epoch_completes_once")
+class TakesASecondReport(Ledger):
+    def _change_epoch(self, step, change):
+        epoch = self._epochs[change.epoch.number]
+        if epoch.record.state == "completed" and change.state == "completed":
+            epoch.record = evolve(epoch.record, report=change.report)
+        super()._change_epoch(step, change)
+
+
+@breaks("a_completion_waits_for_every_message")
+class BuriesMessages(Ledger):
+    def _change_epoch(self, step, change):
+        self._epochs[change.epoch.number].unfinished = 0
+        super()._change_epoch(step, change)
+
+
+@breaks("only_the_leader_completes")
+class LetsAnyoneLead(Ledger):
+    def _current(self, session):
+        return evolve(super()._current(session), fence=1)
+
+
+@breaks("a_dead_letter_outlives_completion")
+class DropsDeadLetters(Ledger):
+    def _change_epoch(self, step, change):
+        self._epochs[change.epoch.number].letters = 0
+        super()._change_epoch(step, change)
+
+
+@breaks("a_scope_belongs_to_its_epoch")
+class SharesScopes(Ledger):
+    def _scope(self, number):
+        return self._resources
+
+
+@breaks("a_known_id_is_a_duplicate")
+class StoresAKnownIdAgain(Ledger):
+    def put(self, key, messages):
+        for message in messages:
+            self._known(key).ids.pop(message.id, None)
+        return super().put(key, messages)
+
+
+@breaks("another_content_is_a_conflict")
+class SeesNoConflict(Ledger):
+    def put(self, key, messages):
+        return evolve(super().put(key, messages), conflicts=())
+
+
+@breaks("a_sealed_epoch_takes_no_unknown_id")
+class TakesUnknownIdsWhenSealed(Ledger):
+    def put(self, key, messages):
+        epoch = self._known(key)
+        record, epoch.record = epoch.record, evolve(epoch.record, state="open")
+        try:
+            return super().put(key, messages)
+        finally:
+            epoch.record = record
+
+
+@breaks("a_message_comes_back_whole")
+class LosesHeaders(Ledger):
+    def put(self, key, messages):
+        return super().put(key, [evolve(message, headers={}) for message in messages])
+
+
+@breaks("a_claim_keeps_the_order")
+class SortsClaims(Ledger):
+    def pop_ready(self, session, seqs):
+        return super().pop_ready(session, sorted(seqs))
+
+
+@breaks("a_message_has_one_lease")
+class LeasesTwice(Ledger):
+    def pop_ready(self, session, seqs):
+        for seq in seqs:
+            if seq in self._live:
+                self._live[seq].lease = None
+        return super().pop_ready(session, seqs)
+
+
+@breaks("a_cancelled_put_is_whole_or_not_at_all")
+class PutsInTwoSteps(MemoryStore):
+    async def put(self, epoch, messages, *, staged_by=None):
+        if staged_by is not None or len(messages) < 20:
+            return await super().put(epoch, messages, staged_by=staged_by)
+        one = await super().put(epoch, messages[:10])
+        two = await super().put(epoch, messages[10:])
+        indexes = [*one.indexes, *(index + 10 for index in two.indexes)]
+        return PutReceipt([*one.accepted, *two.accepted], indexes, one.duplicates + two.duplicates)
+
+
+@breaks("a_cancelled_settlement_is_whole_or_not_at_all")
+class SettlesInTwoSteps(MemoryStore):
+    async def settle(self, session, settlement):
+        first = await super().settle(session, evolve(settlement, ready=()))
+        await super().settle(session, Settlement(ready=settlement.ready))
+        return first
+
+
+@breaks("every_call_is_a_checkpoint")
+class SettlesWithoutACheckpoint(MemoryStore):
+    async def settle(self, session, settlement):
+        return self._ledger.settle(session, settlement)
+
+
+@breaks("sessions_differ_and_fences_grow")
+class KeepsItsFence(Ledger):
+    def enter(self, *, lead):
+        self._fence = 0
+        return super().enter(lead=lead)
+
+
+@breaks("a_cancelled_claim_is_whole_or_not_at_all")
+class KeepsLeasesOfTheDeparted(Ledger):
+    def _end_session(self, session, *, clean):
+        leases = {kept: kept.lease for kept in self._live.values()}
+        super()._end_session(session, clean=clean)
+        for kept, lease in leases.items():
+            kept.lease = lease
+
+
+@breaks("an_ended_session_is_lost")
+class TrustsEverySession(Ledger):
+    def _current(self, session):
+        return Session(session.token, session.fence)
+
+
+@breaks("a_late_lease_is_refused")
+class SettlesWithoutALease(Ledger):
+    def settle(self, session, settlement):
+        self._current(session)
+        for lease in settlement.committed:
+            if lease.seq in self._live:
+                self._live[lease.seq].lease = lease
+        return super().settle(session, settlement)
+
+
+@breaks("a_dead_session_is_lost")
+class CallsEveryEndClean(Ledger):
+    def _end_session(self, session, *, clean):
+        super()._end_session(session, clean=True)
+
+
+@breaks("joining_ends_the_session_before")
+class LetsTheFormerStay(Ledger):
+    def _current(self, session):
+        if self._session is None:
+            return super()._current(session)
+        return session if session.token <= self._joined else super()._current(session)
+
+
+@breaks("leaving_late_changes_nothing")
+class LeavesForOthers(MemoryStore):
+    def join(self, who, *, lead=True):
+        return HandsBackEverything(self, super().join(who, lead=lead))
+
+
+class HandsBackEverything:
+    def __init__(self, store, joining):
+        self.store, self.joining = store, joining
+
+    async def __aenter__(self):
+        return await self.joining.__aenter__()
+
+    async def __aexit__(self, *exc_info):
+        for kept in self.store._ledger._live.values():
+            kept.lease = None
+        return await self.joining.__aexit__(*exc_info)
+
+
+@breaks("a_crash_counts_for_what_ran_alone")
+class CountsNoCrash(Ledger):
+    def enter(self, *, lead):
+        session = super().enter(lead=lead)
+        for kept in self._live.values():
+            kept.advance().crashes = 0
+        return session
+
+
+@breaks("a_recorded_outcome_is_no_crash")
+class ForgetsOutcomes(Ledger):
+    def _prepare(self, step, seq, outcome):
+        pass
+
+
+@breaks("a_commit_counts_once")
+class HidesTheSecondCommit(Ledger):
+    def settle(self, session, settlement):
+        settled = super().settle(session, settlement)
+        ended = {kept.seq for epoch in self._epochs.values() for kept in epoch.ids.values() if kept.end == "committed"}
+        return evolve(settled, refused=[seq for seq in settled.refused if seq not in ended])
+
+
+@breaks("riders_count_once")
+class CountsRidersAgain(Ledger):
+    def settle(self, session, settlement):
+        settled = super().settle(session, evolve(settlement, ready=(), records=()))
+        rest = super().settle(session, Settlement(ready=settlement.ready, records=settlement.records))
+        return Settled(rest.position, settled.accepted, settled.refused)
+
+
+@breaks("values_are_kept_with_the_commit")
+class LosesValues(Ledger):
+    def _commit(self, step, committed, values):
+        return super()._commit(step, committed, {})
+
+
+@breaks("an_end_is_kept_whole")
+class LosesLetters(Ledger):
+    def _end(self, step, ended, *, leads):
+        super()._end(step, evolve(ended, letter=None), leads=leads)
+
+
+@breaks("waits_end_the_lease")
+class ForgetsDeferrals(Ledger):
+    def _wait(self, step, waits, *, leads):
+        super()._wait(step, evolve(waits, depends_on=None), leads=leads)
+
+
+@breaks("a_replay_starts_the_next_run")
+class IgnoresEdits(Ledger):
+    def _wait(self, step, waits, *, leads):
+        super()._wait(step, evolve(waits, payload=None), leads=leads)
+
+
+@breaks("versions_only_grow")
+class LowersVersions(Ledger):
+    def _provide(self, number, resource):
+        if resource.version:
+            self._scope(number).pop(resource.name, None)
+        return super()._provide(number, resource)
+
+
+@breaks("derived_messages_come_with_their_parent")
+class RefusesDerivedWhenSealed(Ledger):
+    def _bear(self, step, epoch, derived):
+        if epoch.record.state == "open":
+            super()._bear(step, epoch, derived)
+
+
+@breaks("staged_messages_are_invisible")
+class ShowsStagedMessages(Ledger):
+    def put_staged(self, key, messages, parent):
+        epoch = self._known(key)
+        record, epoch.record = epoch.record, evolve(epoch.record, state="open")
+        receipt = self.put(key, messages)
+        epoch.record = record
+        return receipt
+
+
+@breaks("staged_messages_go_with_the_lease")
+class KeepsStagedMessages(Ledger):
+    def _drop_orphans(self):
+        pass
+
+
+@breaks("a_cancelled_epoch_takes_no_derived_message")
+class DerivesIntoCancelledEpochs(Ledger):
+    def _derive(self, step, derived, parents):
+        for epoch in parents.values():
+            epoch.record = evolve(epoch.record, cancel_requested=False)
+        super()._derive(step, derived, parents)
+
+
+@breaks("news_come_in_commit_order")
+class TellsAStepInPieces(Ledger):
+    def _tell(self, bodies):
+        for body in bodies:
+            super()._tell([body])
+
+
+@breaks("a_waiting_reader_wakes")
+class WakesOneReader(Ledger):
+    def _tell(self, bodies):
+        self._feed.advance()
+        for reader in list(self._feed._readers)[:1]:
+            others = [each for each in self._feed._readers if each is not reader]
+            for each in others:
+                self._feed.drop(each)
+            self._feed.publish(bodies)
+
+
+@breaks("a_recovery_tells_the_run_that_ended")
+class ForgetsTheRun(Ledger):
+    def _recovery(self):
+        for chunk in super()._recovery():
+            ended = {body.seq for body in chunk if isinstance(body, Ended)}
+            yield [body for body in chunk if isinstance(body, Ended) or getattr(body, "seq", None) not in ended]
+
+
+@breaks("a_resource_keeps_its_value")
+class LosesValuesOfResources(Ledger):
+    def notify_ready(self, resources):
+        return super().notify_ready([Resource(each.name, each.version, add=each.add) for each in resources])
+
+
+@breaks("records_are_read_back")
+class NeverDeletesRecords(Ledger):
+    def _record(self, record):
+        if record.value is not None:
+            super()._record(record)
+
+
+@breaks("pruning_spares_dead_letters")
+class PrunesDeadLetters(Ledger):
+    def prune(self, before, limit):
+        for number, epoch in self._epochs.items():
+            if epoch.record.state == "completed":
+                self._reports[number] = epoch
+        return super().prune(before, limit)
+
+
+@breaks("pruning_forgets_completed_epochs")
+class UsesForgottenNumbersAgain(Ledger):
+    def prune(self, before, limit):
+        removed = super().prune(before, limit)
+        self._last_epoch = max(self._epochs, default=0)
+        return removed
+
+
+@breaks("a_sound_store_verifies")
+class DistrustsItself(Colocated):
+    async def verify(self):
+        return ["record 1 is not what it was"]
+
+
+@breaks("a_colocated_settlement_is_one_step")
+class SettlesBeforeItApplies(Colocated):
+    async def settle_with(self, session, settlement, apply):
+        settled = await self.settle(session, settlement)
+        apply(None)
+        return settled
+
+
+@breaks("everything_is_there_after_reopening")
+class OnlySaysItIsDurable(Reopened):
+    pass
+
+
+def made(broken):
+    """Make a broken store, or a store with a broken ledger."""
+    if not issubclass(broken, Ledger):
+        return broken()
+    store = MemoryStore()
+    store._ledger = broken(10_000, time.time)
+    return store
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+async def test_a_broken_store_is_caught(broken, autojump_clock):
+    with pytest.raises(ContractViolation) as caught:
+        await check_deferred_store(opens(lambda: made(broken)))
+    assert caught.value.promise.partition(":")[0] == broken.promise
