@@ -50,20 +50,24 @@ class Derivations:
         reached = self._reach(kind)
         return reached is None or target in reached
 
+    def declares(self, kind: str, target: str) -> bool:
+        """Tell whether a kind says that it may bring the target kind, directly or through others that say so."""
+        return target in self._said(kind)
+
     def _reach(self, kind: str) -> frozenset[str] | None:
         """Return the kinds that may come of a kind; None means any."""
         if kind not in self._reached:
-            self._reached[kind] = self._walk(kind)
+            said = self._said(kind)
+            is_complete = kind in self._derives and all(each in self._derives for each in said)
+            self._reached[kind] = said if is_complete else None
         return self._reached[kind]
 
-    def _walk(self, kind: str) -> frozenset[str] | None:
+    def _said(self, kind: str) -> frozenset[str]:
+        """Return the kinds that are said to come of a kind, directly or through others."""
         found: dict[str, None] = {}
         todo = [kind]
         while todo:
-            derived = self._derives.get(todo.pop())
-            if derived is None:
-                return None
-            for each in sorted(derived):
+            for each in sorted(self._derives.get(todo.pop(), ())):
                 if each not in found:
                     found[each] = None
                     todo.append(each)

@@ -483,7 +483,7 @@ class Core:
 
     def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
         if isinstance(subject, EpochTracker):
-            if not subject.is_completed:
+            if not subject.is_completed and subject.verdict is None:
                 self._transitions.condemn(subject, "expired", "the deadline of the epoch passed")
         elif isinstance(subject, Term):
             self._graph.timed_out(subject)
@@ -531,6 +531,18 @@ class Core:
             revive(self._transitions, [node])
             node.more().run = run
             self._transitions.settle()
+
+    def tell_progress(self, seq: Seq, run: int, attempts: int) -> None:
+        """Learn which run a message is in, and how many attempts of it were spent."""
+        node = self._nodes[seq]
+        rare = node.more()
+        rare.attempts = attempts
+        if run > rare.run:
+            rare.run = run
+            # Whoever replayed it after it had expired meant it to run.
+            rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
+            if rare.has_outlived:
+                self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
 
     def tell_time(self, now: float) -> None:
         """Learn the time of a fact, without letting timers act."""

@@ -79,7 +79,7 @@ class Fold:
     def _mark(self, record: EpochRecord) -> None:
         number = record.key.number
         self._core.open_epoch(record)
-        if record.cancel_requested:
+        if record.cancel_requested and record.state != "repairing":
             self._core.cancel_epoch(number)
         elif record.state != "open":
             self._core.seal(number)
@@ -97,8 +97,7 @@ class Fold:
             self._core.retry(fact.seq, fact.not_before, spent=False)
         else:
             self._core.release([fact.seq])
-        node.more().run = max(node.run, fact.run)
-        node.more().attempts = fact.attempt
+        self._core.tell_progress(fact.seq, fact.run, fact.attempt)
 
     def _defer(self, node: Node, depends_on: DependsOn) -> None:
         new = [each for each in depends_on if each not in node.more().added]

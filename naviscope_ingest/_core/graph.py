@@ -82,7 +82,7 @@ class Graph:
             root.word = self._word(root)
             case.add(root)
             # Also if its parent has ended: a replay may open it again, and time goes on.
-            if root.status != GO and not isinstance(dependency, str) and dependency.timeout is not None:
+            if not isinstance(dependency, str) and dependency.timeout is not None:
                 self._timers.set_for(node, now + dependency.timeout, TimerKind.TIMEOUT, root)
         self._dispute(case)
         return case
@@ -353,7 +353,7 @@ class Graph:
         if status is None or status == LOST:
             return self._word_after_timeout(root) if root.timed_out else None
         word = policy_of(root).on(status)
-        return "fail" if word == "hold" and self._is_discarded(root) else word
+        return "fail" if word == "hold" and self._is_given_up(root) else word
 
     def _word_after_timeout(self, root: Term) -> Said:
         """Decide for good what a root says whose time is over, unless it holds: then the parent may come after all."""
@@ -362,13 +362,13 @@ class Graph:
             root.resolved = word
         return word
 
-    def _is_discarded(self, root: Term) -> bool:
-        letters = [
-            target
-            for target in self._ended_targets(root)
-            if isinstance(target, Node) and target.end in ("dead", "expired")
-        ]
-        return bool(letters) and all(node.rare is not None and node.rare.discarded for node in letters)
+    def _is_given_up(self, root: Term) -> bool:
+        """Tell whether nothing that a root is held for can come back: it was discarded, or never existed."""
+        targets = list(self._ended_targets(root))
+        letters = [each for each in targets if isinstance(each, Node) and each.end in ("dead", "expired")]
+        if not letters:
+            return not targets
+        return all(node.rare is not None and node.rare.discarded for node in letters)
 
     def _ended_targets(self, term: Term) -> Iterator[Node | EpochTracker]:
         """Yield the messages and epochs in a term that ended badly."""

@@ -49,13 +49,14 @@ class Lookout:
             found = analyse(transitions.graph, transitions.derivations, transitions.quiet.values())
             self._paid_at = transitions.ended + (found.cost if found.cost > _FREE else 0)
             self._note_doomed(found.doomed)
-            self._note_blocked(found.blocked)
             for barrier in found.barriers:
                 transitions.graph.opened(barrier)
             for circle in found.cycles:
                 self._break(circle)
             if self._resolve(found.unresolved) or found.barriers or found.cycles:
                 transitions.settle()
+            else:
+                self._note_blocked(found.blocked)
 
     def _is_time(self) -> bool:
         transitions = self._transitions

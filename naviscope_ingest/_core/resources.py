@@ -60,11 +60,15 @@ class Resources:
     def provide(self, scope: Scope, resource: Resource) -> list[Term]:
         """Record a resource and return the terms that it satisfies; they wait no longer."""
         versions = self._provided.setdefault(scope, {})
-        old, old_value = versions.get(resource.name, (0, None))
-        version = old + resource.add if resource.add else resource.version
-        if version < old:
-            return []
-        versions[resource.name] = (version, old_value if resource.value is None else resource.value)
+        known = versions.get(resource.name)
+        if known is None:
+            version, value = resource.version or resource.add, resource.value
+        else:
+            version = known[0] + resource.add if resource.add else resource.version
+            if version <= known[0]:
+                return []
+            value = known[1] if resource.value is None else resource.value
+        versions[resource.name] = (version, value)
         return self._release(scope, resource.name, version)
 
     def wait(self, number: int, term: Term, wanted: OnResource) -> None:

@@ -12,7 +12,8 @@ A message is released in a step if one of its open dependencies leads to somethi
 a barrier leads to the rest of its epoch, since any other message there may bring it. What is left is doomed.
 
 - An epoch with neither active nor doomed messages is idle: its barriers may open, those with the fewest possible
-  sources first, since a source that is left may still derive into the kind.
+  sources first, since a source that is left may still derive into the kind. A barrier stays shut for a message that
+  says it derives into the kind and waits for a person or the world; one that merely does not say is passed over.
 - Doomed messages that wait for each other in a circle die at once, and the circle is named. Some of the doomed are
   hopeful instead: they only wait for something unresolvable, or for others that do, and will move when that is dealt
   with. Circles are looked for among the rest.
@@ -221,12 +222,23 @@ def _barriers_to_open(survey: _Survey, derivations: Derivations) -> list[Barrier
         for barrier in epoch.barriers.values()
         if not barrier.is_open and not epoch.has_kind(barrier.kind) and any(map(_is_awaited, barrier.waiters))
     ]
-    if len(candidates) <= 1:
-        return [barrier for _, barrier in candidates]
+    if not candidates:
+        return []
     watchers = _watchers(survey, survey.waiting)
-    sources = [_sources(epoch, barrier.kind, watchers, derivations) for epoch, barrier in candidates]
-    fewest = min(sources)
-    return [barrier for (_, barrier), count in zip(candidates, sources, strict=True) if count == fewest]
+    sources: dict[int, list[Barrier]] = {}
+    for epoch, barrier in candidates:
+        behind = _behind(epoch, barrier.kind, watchers)
+        outside = [node for node in epoch.pending() if node.seq not in behind]
+        if not any(_keeps_shut(survey, node, barrier.kind, derivations) for node in outside):
+            count = sum(derivations.may_bring(node.message.kind, barrier.kind) for node in outside)
+            sources.setdefault(count, []).append(barrier)
+    return sources[min(sources)] if sources else []
+
+
+def _keeps_shut(survey: _Survey, node: Node, kind: str, derivations: Derivations) -> bool:
+    """Tell whether a message that waits for a person or the world says that it may derive into the kind."""
+    is_patient = node.state is State.HELD or survey.hope.get(node.seq) is Hope.WORLD
+    return is_patient and derivations.declares(node.message.kind, kind)
 
 
 def _is_awaited(term: Term) -> bool:
@@ -236,12 +248,6 @@ def _is_awaited(term: Term) -> bool:
     while term.status is None and term.up is not None:
         term = term.up
     return term.status is None and term.word is None
-
-
-def _sources(epoch: EpochTracker, kind: str, watchers: dict[_Key, list[Term]], derivations: Derivations) -> int:
-    """Count the unfinished messages that may still bring the kind and do not wait for its barrier themselves."""
-    behind = _behind(epoch, kind, watchers)
-    return sum(node.seq not in behind and derivations.may_bring(node.message.kind, kind) for node in epoch.pending())
 
 
 def _behind(epoch: EpochTracker, kind: str, watchers: dict[_Key, list[Term]]) -> set[Seq]:
@@ -344,7 +350,9 @@ class _Doom:
         """Tell whether an open term waits for something that does not exist."""
         if isinstance(term, Gate):
             left = sum(member.status is None and not self._is_unresolvable(member) for member in term.members)
-            return term.satisfied + left < term.need
+            # One that cannot be reached anyway waits for a worse end, as long as a member can bring it.
+            is_reachable = term.satisfied + term.open >= term.need
+            return not left or (is_reachable and term.satisfied + left < term.need)
         return self._survey.key(term) is None
 
     def _ways(self, root: Term) -> Iterator[_Key]:

@@ -123,7 +123,7 @@ class Transitions:
         if verdict == "ready":
             unmet = self.graph.unmet(case)
             if unmet:
-                node.more().unmet = unmet
+                node.more().unmet = (*node.more().unmet, *unmet)
             return node, verdict, None
         causes, epoch_causes = self.graph.causes(case)
         return node, verdict, Decided(node.seq, _END_OF[verdict], causes, epoch_causes, case.why())

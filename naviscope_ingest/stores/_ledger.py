@@ -402,8 +402,15 @@ class Ledger(Generic[P]):
         if epoch is None or not _may_become(epoch, change.state):
             return
         old = epoch.record
-        succeeded = change.succeeded if change.state == "completed" else old.succeeded
-        epoch.record = evolve(old, state=change.state, report=change.report or old.report, succeeded=succeeded)
+        is_repair = change.state == "repairing"
+        epoch.record = evolve(
+            old,
+            state=change.state,
+            report=change.report or old.report,
+            succeeded=None if is_repair else change.succeeded,
+            # A repair lifts the cancellation: what was replayed is meant to run, and to derive.
+            cancel_requested=old.cancel_requested and not is_repair,
+        )
         step.has_changed = True
         step.others.append(EpochMarked(epoch.record))
         if change.state == "completed":

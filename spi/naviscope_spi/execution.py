@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
-from attrs import field, frozen
+from attrs import define, frozen
 
 from naviscope_spi.dependencies import Dependency
 from naviscope_spi.messages import Message, Outcome
-from naviscope_spi.stores import EpochKey, Seq
+from naviscope_spi.stores import EpochKey, Lease, Seq
 
 __all__ = [
     "AppliesInside",
@@ -35,6 +36,9 @@ Op_co = TypeVar("Op_co", covariant=True)
 Op_contra = TypeVar("Op_contra", contravariant=True)
 
 
+NO_VALUES: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
 def task_key(store_id: str, epoch_number: int, message_id: str) -> str:
     """Name a message for ever: unique over stores, epochs and ids, also when epochs share a name.
 
@@ -43,42 +47,72 @@ def task_key(store_id: str, epoch_number: int, message_id: str) -> str:
     return f"{store_id}:{epoch_number}:{message_id}"
 
 
-@frozen(eq=False)
 class Delivery(Generic[P_co]):
     """A message as the executor gets it.
 
     Attributes:
-        message: as it was submitted.
-        epoch: the epoch it belongs to.
-        task_key: its name for ever; use it as idempotency key with other systems.
-        attempt: attempts spent before this one, in this run.
-        run: grows with every replay.
         unmet: dependencies that were passed although they are not satisfied (policy "run").
         values: what dependencies handed over, by message id or resource name.
+
+    One is made for every message, so it only points to the lease.
     """
 
-    message: Message[P_co]
-    epoch: EpochKey
-    task_key: str
-    attempt: int = 0
-    run: int = 0
-    unmet: Sequence[str | Dependency] = ()
-    values: Mapping[str, bytes] = field(factory=dict)
+    __slots__ = ("_lease", "_store_id", "unmet", "values")
+
+    def __init__(
+        self,
+        lease: Lease[P_co],
+        store_id: str,
+        unmet: Sequence[str | Dependency] = (),
+        values: Mapping[str, bytes] = NO_VALUES,
+    ) -> None:
+        self._lease = lease
+        self._store_id = store_id
+        self.unmet = unmet
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.task_key!r} run {self.run} attempt {self.attempt}>"
+
+    @property
+    def message(self) -> Message[P_co]:
+        """The message as it was submitted, or as a replay edited it."""
+        return self._lease.message
 
     @property
     def id(self) -> str:
         """The message's id."""
-        return self.message.id
+        return self._lease.message.id
 
     @property
     def payload(self) -> P_co:
         """The message's payload."""
-        return self.message.payload
+        return self._lease.message.payload
 
     @property
     def kind(self) -> str:
         """The message's kind."""
-        return self.message.kind
+        return self._lease.message.kind
+
+    @property
+    def epoch(self) -> EpochKey:
+        """The epoch it belongs to."""
+        return self._lease.epoch
+
+    @property
+    def task_key(self) -> str:
+        """Its name for ever; use it as idempotency key with other systems."""
+        return task_key(self._store_id, self._lease.epoch.number, self._lease.message.id)
+
+    @property
+    def attempt(self) -> int:
+        """Attempts spent before this one, in this run."""
+        return self._lease.attempt
+
+    @property
+    def run(self) -> int:
+        """Grows with every replay."""
+        return self._lease.run
 
 
 class Executor(Protocol[P_contra, Op_co]):
@@ -106,9 +140,9 @@ class SupportsBatch(Protocol[P_contra, Op_co]):
         ...
 
 
-@frozen
+@define
 class Entry(Generic[Op_co]):
-    """The ops of one message."""
+    """The ops of one message. Nobody changes it; it is not frozen because one is made for every message."""
 
     task_key: str
     epoch: EpochKey

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from naviscope_spi.dependencies import AnyOf, Dependency, OnBarrier, OnMessage, check_version
 from naviscope_spi.errors import InvalidMessage
@@ -200,9 +200,11 @@ class Resource:
             raise InvalidMessage(f"resource {self.name!r} has both version= and add=: set it or count it")
 
 
-@frozen
+@define
 class Executed(Generic[P, Op_co]):
     """It worked.
+
+    Nobody changes it; it is not frozen because one is made for every message.
 
     Attributes:
         ops: operations for the sink.

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from naviscope_spi.dependencies import BadEnd, OnUnresolved
 from naviscope_spi.messages import DependsOn, Message, Resource
@@ -83,9 +83,9 @@ class Session:
     fence: int | None
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Lease(Generic[P]):
-    """A claim on a message.
+    """A claim on a message. Nobody changes it; it is not frozen because one is made for every message.
 
     Attributes:
         seq: the message's place in the store.
@@ -176,7 +176,8 @@ class EpochChange:
     """The leader found that an epoch completed, or is being repaired by a replay.
 
     A completion is left out while the epoch is open or has a message that has not ended: part of the settlement that
-    ends its last messages may have been refused. A change that comes again changes nothing.
+    ends its last messages may have been refused. A repair lifts a cancellation. A change that comes again changes
+    nothing.
 
     Attributes:
         epoch: which epoch.

@@ -100,10 +100,13 @@ def messages_in(facts: Facts, x: Entry, part: Dependency) -> Iterator[Entry]:
         yield parent
 
 
-def _is_discarded(facts: Facts, x: Entry, part: Dependency) -> bool:
-    """Say whether somebody gave up every dead or expired message that this dependency was held for."""
-    lost = [parent for parent in messages_in(facts, x, part) if parent.state in ("dead", "expired")]
-    return bool(lost) and all(parent.discarded for parent in lost)
+def _is_given_up(facts: Facts, x: Entry, part: Dependency) -> bool:
+    """Say whether nothing this dependency is held for can come back: it was discarded, or never existed."""
+    ended = [parent for parent in messages_in(facts, x, part) if parent.state in BAD]
+    lost = [parent for parent in ended if parent.state in ("dead", "expired")]
+    if not lost:
+        return not ended and not any(_failed_epochs(facts, x, part))
+    return all(parent.discarded for parent in lost)
 
 
 def status(facts: Facts, x: Entry, wait: Wait) -> str:
@@ -122,7 +125,7 @@ def status(facts: Facts, x: Entry, wait: Wait) -> str:
         word = getattr(dependency.otherwise, now)
     if now == OPEN:
         return _after_timeout(facts, wait) if wait.fired else OPEN
-    if word == "hold" and _is_discarded(facts, x, dependency):
+    if word == "hold" and _is_given_up(facts, x, dependency):
         return "fail"
     return SATISFIED if word == "run" else word
 

@@ -132,7 +132,8 @@ def generate_timeless(seed: int) -> Program:
     """Make a program whose ends must not depend on timing.
 
     Nothing in it looks at a clock or waits for a person, and kinds say truly what they derive: a message that is
-    derived into a kind whose barrier has opened ends its parent, and when a barrier opens is a matter of timing.
+    derived into a kind whose barrier has opened ends its parent, and when a barrier opens is a matter of timing. Nor
+    does it wait for another epoch to bring what may never come: how long that is waited for is a grace period.
     """
     return _Timeless(random.Random(seed)).program(seed)
 
@@ -354,6 +355,17 @@ class _Timeless(_Generator):
         if policy.get("on_unresolved") == "wait":
             del policy["on_unresolved"]
         return policy
+
+    def leaf(self, epoch: str, what: str, **policy: object) -> Dependency:
+        rng = self.rng
+        if what == "epoch":
+            return Dependency.epoch(rng.choice(self.names), **policy)
+        if what == "cross":
+            name = rng.choice(self.names)
+            return Dependency.message(rng.choice([shape.id for shape in self.shapes[name]]), name, **policy)
+        if what == "ghost":
+            return Dependency.message("ghost", **policy)
+        return super().leaf(epoch, what, **policy)
 
     def on_resource(self, **policy: object) -> OnResource:
         return Dependency.resource(self.rng.choice(RESOURCES), self.rng.choice((0, 0, 1, 2)), **policy)

@@ -103,7 +103,7 @@ class Analysis:
 
     def barriers_to_open(self) -> list[tuple[Epoch, str]]:
         """List the barriers that open now: those with the fewest possible sources left."""
-        candidates = self._candidates()
+        candidates = [each for each in self._candidates() if not self._is_kept_shut(each)]
         counts = {each: self._count_sources(each) for each in candidates}
         if any(counts.values()):
             self.facts.seen["barrier rule 2 with sources"] += 1
@@ -123,6 +123,27 @@ class Analysis:
             for _, leaf in self.leaves[x.seq]
             if self._is_openable(x, leaf)
         }
+
+    def _is_kept_shut(self, barrier: Barrier) -> bool:
+        """Say whether a message that a person or the world may release says that it derives into the kind."""
+        number, kind = barrier
+        behind = self._behind(barrier)
+        return any(
+            y.seq not in behind
+            and (y.state == "held" or y.seq in self.patient - self.timed)
+            and self._declares(y.message.kind, kind)
+            for y in self.alive[number]
+        )
+
+    def _declares(self, kind: str, derived: str) -> bool:
+        """Say whether a kind declares to derive another, over any number of declared steps."""
+        reached: set[str] = set()
+        todo = [kind]
+        while todo:
+            children = self.facts.derives.get(todo.pop(), ())
+            todo += [child for child in children if child not in reached]
+            reached |= set(children)
+        return derived in reached
 
     def _count_sources(self, barrier: Barrier) -> int:
         """Count the unfinished messages that may derive the kind and do not themselves wait behind its barrier."""

@@ -26,7 +26,7 @@ def core_of(program: Program) -> CoreWorld:
     return CoreWorld(derives=program.derives, on_unresolved=program.on_unresolved, max_deferrals=program.max_deferrals)
 
 
-class Different(AssertionError):
+class Different(AssertionError):  # noqa: N818 - it is what the comparison finds
     """The worlds disagree."""
 
 
