@@ -1,21 +1,35 @@
 """Every error a user can meet that does not mean a decision, under `IngestError`.
 
 The errors that mean a decision (`Transient`, `Permanent`, …) live in `naviscope_spi.errors`. So do the refusals of a
-store, because a store knows only the contracts; they are named here too.
+store and `InvalidMessage`, because stores and messages know only the contracts; they are named here too.
 """
 
 from __future__ import annotations
 
-from naviscope_spi.errors import EpochExists, EpochSealed, StoreRefused, UnknownEpoch
+from typing import TYPE_CHECKING
+
+from naviscope_spi.errors import EpochExists, EpochSealed, InvalidMessage, StoreRefused, UnknownEpoch
+
+if TYPE_CHECKING:
+    from naviscope_ingest.reports import EpochReport
 
 __all__ = [
+    "BadOutcome",
+    "BarrierPassed",
     "ContractViolation",
     "EpochExists",
+    "EpochFailed",
     "EpochSealed",
+    "EpochTimeout",
     "IngestError",
     "InternalError",
+    "InvalidMessage",
+    "RuntimeFailed",
+    "RuntimeStopped",
+    "SinkMisbehaved",
     "StoreRefused",
     "UnknownEpoch",
+    "UnknownMessage",
 ]
 
 
@@ -45,3 +59,84 @@ class ContractViolation(IngestError):  # noqa: N818 - reads as a sentence where 
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
+
+
+class RuntimeStopped(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """The runtime takes no more work: it was stopped, or has not been started."""
+
+
+class RuntimeFailed(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """The runtime ended by an error, which is the cause of this one. What had not ended is kept by the store."""
+
+
+class EpochTimeout(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """An epoch did not complete in time.
+
+    Args:
+        report: how it stood then.
+        timeout: how long was waited, in seconds.
+    """
+
+    def __init__(self, report: EpochReport, timeout: float) -> None:
+        super().__init__(
+            f"epoch {report.name!r} is {report.state} after {timeout} seconds, {report.unfinished} of "
+            f"{report.submitted} messages are unfinished: await intake.explain(epoch) says what holds them"
+        )
+        self.report = report
+        self.timeout = timeout
+
+
+class EpochFailed(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """An epoch completed with messages that are dead, cancelled or expired.
+
+    Args:
+        report: what happened.
+    """
+
+    def __init__(self, report: EpochReport) -> None:
+        first = report.failures[0] if report.failures else None
+        super().__init__(
+            f"epoch {report.name!r} did not succeed: {report.dead} dead, {report.cancelled} cancelled, "
+            f"{report.expired} expired of {report.submitted}"
+            + ("" if first is None else f"; first {first.message_id!r}: {first.error}")
+        )
+        self.report = report
+
+
+class UnknownMessage(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """The epoch has no message of that id.
+
+    Args:
+        epoch: the name of the epoch.
+        message_id: the id.
+    """
+
+    def __init__(self, epoch: str, message_id: str) -> None:
+        super().__init__(f"epoch {epoch!r} has no message {message_id!r}: it was never submitted, or its id is freed")
+        self.epoch = epoch
+        self.message_id = message_id
+
+
+class BadOutcome(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """An executor answered something that is no outcome. The message ends dead, for the executor would do it again."""
+
+
+class BarrierPassed(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A message derived into a kind whose barrier had opened: those who waited have run without what it brings.
+
+    Args:
+        kind: the kind of the parent.
+        derived: the kind whose barrier had opened.
+    """
+
+    def __init__(self, kind: str, derived: str) -> None:
+        super().__init__(
+            f"a message of kind {kind!r} derived one of kind {derived!r} after the barrier of {derived!r} had opened: "
+            f"say what kinds derive, RuntimeConfig(derives={{{kind!r}: [{derived!r}], ...}}), and barriers wait for it"
+        )
+        self.kind = kind
+        self.derived = derived
+
+
+class SinkMisbehaved(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A sink returned something from `commit`: nobody can tell whether it applied the batch. The runtime stops."""

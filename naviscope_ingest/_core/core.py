@@ -117,6 +117,13 @@ class Core:
         lane = None if key is None else self.schedule.lanes.get(key)
         return lane is None or lane.next() is node
 
+    def has_extras(self, seq: Seq) -> bool:
+        """Tell whether `unmet` or `values` may have something for a message. Most have nothing."""
+        node = self._nodes[seq]
+        if node.rare is not None:
+            return True
+        return bool(node.message.depends_on) and (bool(node.epoch.values) or self._graph.resources.have_values)
+
     def unmet(self, seq: Seq) -> Sequence[str | Dependency]:
         """Return the dependencies that a message passed although they are not satisfied."""
         rare = self._nodes[seq].rare
@@ -199,6 +206,20 @@ class Core:
             epoch.state = "sealed"
         self._transitions.condemn(epoch, "cancelled", "the epoch was cancelled")
         self._transitions.settle()
+
+    def free_epoch(self, number: int) -> bool:
+        """Let go of the ids of a completed epoch, unless a dead letter in it may be replayed; tell whether it did.
+
+        Those who wait for the whole epoch still find it; a message of it is no longer known.
+        """
+        epoch = self._epoch(number)
+        if epoch.is_freed or not epoch.is_completed or epoch.ends["dead"] or epoch.ends["expired"]:
+            return epoch.is_freed
+        for node in epoch.live.values():
+            del self._nodes[node.seq]
+        epoch.free()
+        self._graph.resources.forget(number)
+        return True
 
     def forget_epoch(self, number: int) -> None:
         """Drop a completed epoch, its ids and its ends.
@@ -299,13 +320,13 @@ class Core:
         values: Mapping[Seq, bytes] | None = None,
         ready: Iterable[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
-        ended: Iterable[Ended] = (),
+        ended: Iterable[tuple[Ended, str]] = (),
     ) -> None:
         """Learn that messages committed, in one step with what they derived and provided.
 
         Args:
             seqs: the messages.
-            ended: messages that ended otherwise in the same step.
+            ended: messages that ended otherwise in the same step, and why.
             values: what they leave for their dependents.
             ready: resources they provide, with the number of the epoch.
             derived: the messages they derived, with the number of the epoch.
@@ -332,8 +353,8 @@ class Core:
                 epoch.values[message_id] = values[seq]
             if node.waiters:
                 self._graph.committed(node.waiters)
-        for fact in ended:
-            self._end(fact, "")
+        for fact, reason in ended:
+            self._end(fact, reason)
         transitions.settle()
 
     def end(self, fact: Ended, reason: str = "") -> None:

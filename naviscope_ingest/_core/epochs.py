@@ -47,6 +47,7 @@ class EpochTracker:
         kinds: unfinished messages by kind; counted from the first barrier on.
         waiters: terms that wait for the whole epoch.
         doomed: messages that nothing alive can release, as far as the last look found.
+        is_freed: whether ids and ends are gone: it completed, and nothing in it can be replayed.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class EpochTracker:
         self.kinds: dict[str, int] | None = None
         self.waiters: list[Term] = []
         self.doomed: list[Node] = []
+        self.is_freed = False
         # What an earlier process found at completion: the messages themselves may be gone.
         self._succeeded_before = succeeded
 
@@ -155,6 +157,15 @@ class EpochTracker:
                 for node in self.pending():
                     self.count_kind(node, 1)
         return barrier
+
+    def free(self) -> None:
+        """Let go of ids, ends, values and barriers. What the whole epoch came to stays known."""
+        self.is_freed = True
+        self.live.clear()
+        self.done = set()
+        self.values = {}
+        self.barriers = {}
+        self.kinds = None
 
     def pardon(self, except_for: Collection[Seq] = ()) -> None:
         """Forget that messages were doomed: something moves again."""

@@ -56,28 +56,34 @@ class MessageExplanation:
     """Why a message has not ended, or how it did.
 
     Attributes:
-        seq: its place in the store.
+        seq: its place in the store; not kept of one that committed.
         id: its id.
         epoch: the name of its epoch.
         state: where it stands.
         end: how it ended, if it has.
-        since: when it came into this state.
+        since: when it came into this state, if that is kept.
         reasons: what holds it.
         more_reasons: how many are not listed.
         waiting: ids of messages that wait for it, with the names of their epochs.
         more_waiting: how many are not listed.
     """
 
-    seq: Seq
+    seq: Seq | None
     id: str
     epoch: str
     state: State
     end: End | None
-    since: float
+    since: float | None
     reasons: Sequence[Reason]
     more_reasons: int
     waiting: Sequence[tuple[str, str]]
     more_waiting: int
+
+    @classmethod
+    def committed(cls, message_id: str, epoch: str) -> MessageExplanation:
+        """Say of a message that it committed; nothing else is kept of it."""
+        done = Reason("ended", "it committed")
+        return cls(None, message_id, epoch, State.ENDED, "committed", None, [done], 0, (), 0)
 
 
 @frozen

@@ -43,6 +43,8 @@ class Lookout:
     def look(self) -> None:
         """Open barriers, break circles and resolve the unresolvable, until there is nothing left to do."""
         transitions = self._transitions
+        if not transitions.quiet:
+            self.due = None
         while transitions.quiet and self._is_time():
             transitions.is_changed = False
             self.due = None

@@ -113,6 +113,10 @@ class Schedule:
                 del self._levels[priority]
         return taken
 
+    def has_ready(self) -> bool:
+        """Tell whether something may be ready to start; entries that are void count until they are met."""
+        return bool(self._levels)
+
     def start(self, node: Node) -> None:
         """Note that a message was started outside the order, for instance by another process."""
         if node.message.key is not None:

@@ -42,7 +42,8 @@ class MemoryStore(Generic[P]):
     whole store belongs to one trio run. When an epoch completes, its ids and messages go and its report stays, unless a
     dead or expired message pins it: then all of it stays, so that a replay finds what it needs.
 
-    Every async method is a checkpoint before anything is changed: cancelled, it did nothing.
+    Async methods are checkpoints before anything is changed: cancelled, they did nothing. Two are no checkpoints at
+    all, `pop_ready` and `settle`: a runtime calls them for every batch, which may be one message, and yields by itself.
 
     Args:
         keep_reports: of how many completed epochs the report is kept, the latest first.
@@ -123,7 +124,6 @@ class MemoryStore(Generic[P]):
         Raises:
             SessionLost: the session has ended.
         """
-        await trio.lowlevel.checkpoint()
         return self._ledger.pop_ready(session, seqs)
 
     async def settle(self, session: Session, settlement: Settlement[P]) -> Settled:
@@ -133,7 +133,6 @@ class MemoryStore(Generic[P]):
             SessionLost: the session has ended; nothing was applied.
             ValueError: `derived` or `values` name a message that is not among `committed`; nothing was applied.
         """
-        await trio.lowlevel.checkpoint()
         return self._ledger.settle(session, settlement)
 
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:

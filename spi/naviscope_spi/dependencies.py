@@ -15,12 +15,13 @@ A mapping gives one word for each end: `otherwise={"skipped": "run"}`; ends that
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
+from attrs.validators import optional
 
 from naviscope_spi.errors import InvalidMessage
 from naviscope_spi.names import check_name
@@ -127,19 +128,23 @@ def _check_timeout(timeout: object) -> float | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
         raise InvalidMessage(f"timeout={timeout!r}: give seconds as a number, or None")
-    if not (math.isfinite(timeout) and timeout > 0):
-        raise InvalidMessage(f"timeout={timeout!r}: it must be a finite number of seconds above zero")
+    # Compared, not converted: an integer may be too large for a float.
+    if not 0 < timeout <= sys.float_info.max:
+        raise InvalidMessage(f"timeout={timeout!r:.80}: it must be a finite number of seconds above zero")
     return float(timeout)
 
 
-def _named(what: str) -> Callable[[object, object, str], None]:
-    def validate(instance: object, attribute: object, name: str) -> None:
-        check_name(what, name)
+def _named(what: str) -> Callable[[object, Attribute[Any], str], None]:
+    def validate(instance: object, attribute: Attribute[Any], name: str) -> None:
+        plain = check_name(what, name)
+        if plain is not name:
+            object.__setattr__(instance, attribute.name, plain)
 
     return validate
 
 
-def _check_unresolved(word: object) -> OnUnresolved | None:
+def check_unresolved(word: object) -> OnUnresolved | None:
+    """Return what to do about a dependency that nothing can release, or refuse it."""
     if word is None or word in _UNRESOLVED:
         return word  # type: ignore[return-value]  # narrowed by the membership test above
     raise InvalidMessage(f"on_unresolved={word!r} is unknown: {_nearest(word, _UNRESOLVED)}")
@@ -157,7 +162,12 @@ class Dependency:
 
     otherwise: Words = field(default=_FOLLOW, converter=_words)
     timeout: float | None = field(default=None, converter=_check_timeout)
-    on_unresolved: OnUnresolved | None = field(default=None, converter=_check_unresolved)
+    on_unresolved: OnUnresolved | None = field(default=None, converter=check_unresolved)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a dependency on nothing in particular."""
+        if type(self) is Dependency:
+            raise InvalidMessage("a Dependency is made by one of its functions: Dependency.message(id), for instance")
 
     @staticmethod
     def message(
@@ -285,12 +295,7 @@ class OnMessage(Dependency):
     """Waits for one message to commit."""
 
     id: str = field(validator=_named("id of a message dependency"))
-    epoch_name: str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse a malformed epoch name."""
-        if self.epoch_name is not None:
-            check_name("epoch of a message dependency", self.epoch_name)
+    epoch_name: str | None = field(default=None, validator=optional(_named("epoch of a message dependency")))
 
     def describe(self) -> str:
         """Name what is waited for."""
@@ -299,12 +304,18 @@ class OnMessage(Dependency):
         )
 
 
+MAX_VERSION: Final = 2**63 - 1
+"""The highest version of a resource: what stores can keep as an integer."""
+
+
 def check_version(version: object) -> int:
     """Return the version of a resource, or refuse it."""
     if isinstance(version, bool) or not isinstance(version, int):
         raise InvalidMessage(f"a resource version must be an integer, not {version!r:.80}")
     if version < 0:
         raise InvalidMessage(f"resource version {version} is negative: versions start at 0 and only grow")
+    if version > MAX_VERSION:
+        raise InvalidMessage(f"resource version {version!r:.80} is too large: at most {MAX_VERSION} is allowed")
     return version
 
 

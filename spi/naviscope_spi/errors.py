@@ -61,7 +61,7 @@ class SessionLost(Exception):  # noqa: N818 - a fact about the session, not a fa
 
 
 class InvalidMessage(ValueError):  # noqa: N818 - reads as a sentence where it is raised
-    """A message, dependency or resource is malformed. Nothing was stored."""
+    """A message, dependency, resource or option of an epoch is malformed. Nothing was stored."""
 
 
 class StoreRefused(Exception):  # noqa: N818 - reads as a sentence where it is raised

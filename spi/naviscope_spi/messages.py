@@ -6,7 +6,7 @@ has to ask again.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -79,10 +79,14 @@ def _check_priority(priority: object) -> int:
     return priority
 
 
-def _check_time(name: str, moment: object) -> None:
-    if moment is not None and (
-        isinstance(moment, bool) or not isinstance(moment, int | float) or not math.isfinite(moment)
-    ):
+def is_number(value: object) -> bool:
+    """Tell whether something is a finite number. An integer may be too large for a float, so it is only compared."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def check_time(name: str, moment: object) -> None:
+    """Refuse what is no wall-clock time."""
+    if moment is not None and not is_number(moment):
         raise InvalidMessage(f"{name}={moment!r:.80}: give seconds since the Unix epoch as a number, or None")
 
 
@@ -125,16 +129,18 @@ class Message(Generic[P_co]):
 
     def __attrs_post_init__(self) -> None:
         """Refuse what could never run."""
-        check_name("message id", self.id)
-        if self.kind != "message":
-            check_name("kind", self.kind)
-        if self.key is not None:
-            check_name("key", self.key)
+        # Names become plain strings: one of an enum, for instance, prints differently from what it is equal to.
+        if (name := check_name("message id", self.id)) is not self.id:
+            object.__setattr__(self, "id", name)
+        if (name := check_name("kind", self.kind)) is not self.kind:
+            object.__setattr__(self, "kind", name)
+        if self.key is not None and (name := check_name("key", self.key)) is not self.key:
+            object.__setattr__(self, "key", name)
         if self.priority != 0 or type(self.priority) is not int:
             _check_priority(self.priority)
         if self.not_before is not None or self.expires_at is not None:
-            _check_time("not_before", self.not_before)
-            _check_time("expires_at", self.expires_at)
+            check_time("not_before", self.not_before)
+            check_time("expires_at", self.expires_at)
         if self.depends_on:
             self.check_dependencies(self.depends_on)
 

@@ -39,7 +39,9 @@ def _check_slowly(what: str, value: object) -> str:
     for character in value[: MAX_NAME_BYTES + 1]:
         if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise InvalidMessage(f"the {what} {value!r:.80} has a control character or line separator: {character!r}")
-    size = len(value.encode())
+    # What follows the first 256 characters was not looked at, but cannot be encoded if it is a lone surrogate.
+    size = len(value.encode(errors="surrogatepass"))
     if size > MAX_NAME_BYTES:
         raise InvalidMessage(f"the {what} {value!r:.60} has {size} bytes: at most {MAX_NAME_BYTES} are allowed")
-    return str(value)
+    # str() of an enum whose members are strings is its name, not its value.
+    return str.__str__(value)

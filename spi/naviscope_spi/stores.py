@@ -14,8 +14,9 @@ from typing import Any, Generic, Literal, NewType, Protocol, TypeAlias, TypeVar,
 
 from attrs import define, field, frozen
 
-from naviscope_spi.dependencies import BadEnd, OnUnresolved
-from naviscope_spi.messages import DependsOn, Message, Resource
+from naviscope_spi.dependencies import BadEnd, OnUnresolved, check_unresolved
+from naviscope_spi.errors import InvalidMessage
+from naviscope_spi.messages import DependsOn, Message, Resource, check_time, is_number
 
 __all__ = [
     "Accepted",
@@ -277,9 +278,19 @@ class EpochOptions:
 
     if_exists: Literal["rejoin", "refuse"] = "rejoin"
     deadline: float | None = None
-    on_unresolved: OnUnresolved | None = None
+    on_unresolved: OnUnresolved | None = field(default=None, converter=check_unresolved)
     retain: float | None = None
     weight: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what an epoch could not be run by."""
+        if self.if_exists not in ("rejoin", "refuse"):
+            raise InvalidMessage(f'if_exists={self.if_exists!r:.80}: it is "rejoin" or "refuse"')
+        check_time("deadline", self.deadline)
+        if self.retain is not None and not (is_number(self.retain) and self.retain >= 0):
+            raise InvalidMessage(f"retain={self.retain!r:.80}: give seconds as a number that is not negative, or None")
+        if type(self.weight) is not int or self.weight < 1:
+            raise InvalidMessage(f"weight={self.weight!r:.80}: it must be an integer above zero")
 
 
 @frozen

@@ -88,7 +88,7 @@ class CoreWorld:
             good,
             ready=provided,
             derived=[(number, [Seq(seq)], [message]) for number, seq, message in new],
-            ended=[Ended(Seq(seq), "dead") for seq in refused],
+            ended=[(Ended(Seq(seq), "dead"), "barrier passed") for seq in refused],
         )
         for number, seq, message in new:
             self._remember(number, [(seq, message)])

@@ -1,0 +1,162 @@
+"""What the kernel knows of epochs beyond the core: reports, failures, times, and who waits.
+
+The core is told to let go of an epoch once it has completed; its report stays here, for the last so many epochs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import trio
+from attrs import define, field
+
+from naviscope_ingest._core import Core, EpochTracker
+from naviscope_ingest.reports import EpochReport, Failure
+from naviscope_spi import BadEnd, EpochKey, UnknownEpoch
+
+__all__ = ["EpochBook", "EpochPage"]
+
+
+@define(eq=False)
+class EpochPage:
+    """One epoch in the book.
+
+    Attributes:
+        key: its number and name.
+        opened_at, sealed_at, completed_at: wall-clock times.
+        failures: the first messages that ended badly.
+        last: the report of its completion, once the core has let go of it.
+        submits: submits that are under way; sealing waits for them.
+        news: set, and made anew, whenever the epoch changes state; made by the first who waits.
+    """
+
+    key: EpochKey
+    opened_at: float | None = None
+    sealed_at: float | None = None
+    completed_at: float | None = None
+    failures: list[Failure] = field(factory=list)
+    last: EpochReport | None = None
+    submits: int = 0
+    news: trio.Event | None = None
+
+    async def changed(self) -> None:
+        """Wait until the epoch changes state."""
+        if self.news is None:
+            self.news = trio.Event()
+        await self.news.wait()
+
+    def tell(self) -> None:
+        """Wake those who wait."""
+        news, self.news = self.news, None
+        if news is not None:
+            news.set()
+
+
+class EpochBook:
+    """Every epoch that is kept.
+
+    Args:
+        core: where unfinished epochs live.
+        keep: how many completed ones are kept.
+        max_failures: how many failures a report lists.
+    """
+
+    def __init__(self, core: Core, keep: int, max_failures: int) -> None:
+        self._core = core
+        self._keep = keep
+        self._max_failures = max_failures
+        self._pages: dict[int, EpochPage] = {}
+        self._names: dict[str, EpochPage] = {}
+        self._completed: OrderedDict[int, None] = OrderedDict()
+
+    def __iter__(self) -> Iterator[EpochPage]:
+        return iter(tuple(self._pages.values()))
+
+    def open(self, key: EpochKey, at: float | None) -> EpochPage:
+        """Return the page of an epoch, made on demand."""
+        page = self._pages.get(key.number)
+        if page is None:
+            page = self._pages[key.number] = self._names[key.name] = EpochPage(key, opened_at=at)
+        return page
+
+    def find(self, which: str | int) -> EpochPage:
+        """Return the page of an epoch by number or name.
+
+        Raises:
+            UnknownEpoch: there is none.
+        """
+        page = self._names.get(which) if isinstance(which, str) else self._pages.get(which)
+        if page is None:
+            raise UnknownEpoch(str(which))
+        return page
+
+    def fail(self, number: int, message_id: str, end: BadEnd, error: str, causes: Sequence[str]) -> None:
+        """Note a message that ended badly. Skipped ones are no failures."""
+        page = self._pages.get(number)
+        if page is not None and end != "skipped" and len(page.failures) < self._max_failures:
+            page.failures.append(Failure(message_id, end, error, causes))
+
+    def report(self, page: EpochPage) -> EpochReport:
+        """Say how an epoch stands."""
+        tracker = self._core.epochs.get(page.key.number)
+        if page.last is not None and (tracker is None or tracker.is_freed):
+            return page.last
+        assert tracker is not None
+        return _report(page, tracker)
+
+    def complete(self, tracker: EpochTracker, at: float) -> None:
+        """Note that an epoch completed, and let the core forget what nobody can ask for any more."""
+        page = self._pages[tracker.number]
+        if page.completed_at is None:
+            page.completed_at = at
+        page.last = _report(page, tracker)
+        self._core.free_epoch(tracker.number)
+        self._completed[tracker.number] = None
+        self._completed.move_to_end(tracker.number)
+        page.tell()
+        while len(self._completed) > self._keep:
+            self._forget(self._completed.popitem(last=False)[0])
+
+    def reopen(self, number: int) -> None:
+        """Note that an epoch is being repaired."""
+        self._completed.pop(number, None)
+        page = self._pages[number]
+        page.last = None
+        page.failures.clear()
+        page.tell()
+
+    def wake_all(self) -> None:
+        """Wake everybody who waits for any epoch."""
+        for page in self._pages.values():
+            page.tell()
+
+    def _forget(self, number: int) -> None:
+        page = self._pages.pop(number)
+        if self._names.get(page.key.name) is page:
+            del self._names[page.key.name]
+        self._core.forget_epoch(number)
+
+
+def _report(page: EpochPage, tracker: EpochTracker) -> EpochReport:
+    ends = tracker.ends
+    return EpochReport(
+        name=page.key.name,
+        number=page.key.number,
+        state=tracker.state,
+        is_blocked=tracker.is_blocked,
+        revision=tracker.revision,
+        submitted=tracker.submitted,
+        unfinished=tracker.unfinished,
+        committed=ends["committed"],
+        dead=ends["dead"],
+        skipped=ends["skipped"],
+        cancelled=ends["cancelled"],
+        expired=ends["expired"],
+        duplicates=tracker.duplicates,
+        conflicts=tracker.conflicts,
+        failures=tuple(page.failures),
+        opened_at=page.opened_at,
+        sealed_at=page.sealed_at,
+        completed_at=page.completed_at,
+    )

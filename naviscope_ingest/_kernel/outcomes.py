@@ -1,0 +1,180 @@
+"""Turning what executors answered into what the sink and the store are told.
+
+Most outcomes are `Executed` with a few ops and nothing else; for those there is one pass without an object per message
+but the sink's entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from attrs import define, field, frozen
+
+from naviscope_ingest._core import Core, RetryPolicy, State
+from naviscope_ingest.errors import BadOutcome, BarrierPassed
+from naviscope_spi import (
+    Deferred,
+    Derived,
+    Ended,
+    Entry,
+    Executed,
+    Fatal,
+    Lease,
+    Message,
+    Permanent,
+    Resource,
+    Seq,
+    Skipped,
+    SystemFailure,
+    Transient,
+    Waits,
+    task_key,
+)
+
+__all__ = ["Answer", "Batch", "Planner", "Raised", "describe_error"]
+
+
+@frozen
+class Raised:
+    """An executor raised instead of answering."""
+
+    error: Exception
+
+
+Answer: TypeAlias = tuple[Lease[Any], Any]
+"""A lease and what came of it: an outcome, `Raised`, or something that is no outcome."""
+
+
+@define
+class Batch:
+    """What a commit batch does, before the sink has seen it.
+
+    Attributes:
+        leases: messages that will commit.
+        entries: their ops, for those that have any.
+        derived: what they bring.
+        values: what they leave for their dependents.
+        ended: messages that end otherwise, with the error in words.
+        waits: messages that go on.
+        deferred: those of them that were deferred.
+        fatal: the error that stops the runtime, if one was raised; its messages are handed back.
+        handed_back: messages that are run again.
+    """
+
+    leases: list[Lease[Any]] = field(factory=list)
+    entries: list[Entry[Any]] = field(factory=list)
+    derived: dict[Seq, Derived[Any]] = field(factory=dict)
+    values: dict[Seq, bytes] = field(factory=dict)
+    ended: list[tuple[Lease[Any], Ended, str]] = field(factory=list)
+    waits: list[Waits] = field(factory=list)
+    deferred: list[tuple[Lease[Any], Deferred]] = field(factory=list)
+    fatal: SystemFailure | None = None
+    handed_back: list[Lease[Any]] = field(factory=list)
+
+    def drop(self, lease: Lease[Any], error: BaseException) -> None:
+        """Let a message that was about to commit end dead instead."""
+        self.leases.remove(lease)
+        self.derived.pop(lease.seq, None)
+        self.values.pop(lease.seq, None)
+        self.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+
+
+class Planner:
+    """Sorts answers into a batch.
+
+    Args:
+        core: knows which messages are still running, and which barriers have opened.
+        store_id: the first part of every task key.
+        now: wall-clock time.
+        chance: random numbers from 0 to 1, for retries.
+    """
+
+    def __init__(self, core: Core, store_id: str, now: Callable[[], float], chance: Callable[[], float]) -> None:
+        self._core = core
+        self._store_id = store_id
+        self._now = now
+        self._chance = chance
+        self._retry = RetryPolicy()
+
+    def plan(self, answers: Sequence[Answer]) -> Batch:
+        """Sort answers. Those of messages that were ended meanwhile are left out."""
+        batch = Batch()
+        leases, entries, store_id, node_of = batch.leases, batch.entries, self._store_id, self._core.node
+        for lease, outcome in answers:
+            node = node_of(lease.seq)
+            if node is None or node.state is not State.RUNNING:
+                continue
+            if type(outcome) is not Executed:
+                self._plan_other(batch, lease, outcome)
+                continue
+            if (outcome.derived or outcome.ready or outcome.value is not None) and not self._brings(
+                batch, lease, outcome
+            ):
+                continue
+            leases.append(lease)
+            if outcome.ops:
+                message, epoch = lease.message, lease.epoch
+                key = task_key(store_id, epoch.number, message.id)
+                entries.append(Entry(key, epoch, message.id, message.kind, outcome.ops))
+        return batch
+
+    def _brings(self, batch: Batch, lease: Lease[Any], outcome: Executed[Any, Any]) -> bool:
+        """Take in what a message derives, provides and leaves; tell whether it may."""
+        derived, ready = list(outcome.derived), list(outcome.ready)
+        error: Exception | None = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
+        if error is None:
+            passed = self._core.barrier_passed(lease.seq, derived)
+            error = None if passed is None else BarrierPassed(lease.message.kind, passed)
+        if error is not None:
+            batch.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+            return False
+        if derived or ready:
+            batch.derived[lease.seq] = Derived(lease.seq, derived, 0, ready)
+        if outcome.value is not None:
+            batch.values[lease.seq] = outcome.value
+        return True
+
+    def _plan_other(self, batch: Batch, lease: Lease[Any], outcome: object) -> None:
+        if isinstance(outcome, Skipped):
+            batch.ended.append((lease, Ended(lease.seq, "skipped"), outcome.reason))
+        elif isinstance(outcome, Deferred):
+            batch.waits.append(Waits(lease.seq, outcome.depends_on, None, lease.attempt, lease.run))
+            batch.deferred.append((lease, outcome))
+        elif isinstance(outcome, Raised):
+            self._plan_error(batch, lease, outcome.error)
+        elif isinstance(outcome, Fatal):
+            error = outcome.error
+            self._plan_error(batch, lease, error if isinstance(error, Exception) else Permanent(str(error)))
+        else:
+            wrong = BadOutcome(
+                f"the executor answered {outcome!r:.80} for message {lease.message.id!r}: "
+                "return Executed, Deferred, Skipped or Fatal"
+            )
+            self._plan_error(batch, lease, wrong)
+
+    def _plan_error(self, batch: Batch, lease: Lease[Any], error: Exception) -> None:
+        if isinstance(error, SystemFailure):
+            batch.fatal = batch.fatal or error
+            batch.handed_back.append(lease)
+            return
+        if isinstance(error, Transient):
+            spent = lease.attempt + (error.retry_after is None)
+            delay = self._retry.delay(spent, 0.0, self._chance(), error.retry_after)
+            if delay is not None:
+                batch.waits.append(Waits(lease.seq, None, self._now() + delay, spent, lease.run))
+                return
+        batch.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+
+
+def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None:
+    for index, each in enumerate(things):
+        if not isinstance(each, kind):
+            return BadOutcome(f"{what}[{index}] is {each!r:.80}: it must be a {kind.__name__}")
+    return None
+
+
+def describe_error(error: BaseException) -> str:
+    """Put an error into one line."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,103 @@
+"""What a runtime is made of and how it behaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from attrs import Attribute, field, frozen
+
+from naviscope_spi import (
+    Clock,
+    CommitSink,
+    DeferredStore,
+    Executor,
+    OnUnresolved,
+    PipelineBus,
+    RuntimeMetrics,
+    SupportsBatch,
+)
+
+__all__ = ["RuntimeComponents", "RuntimeConfig"]
+
+P = TypeVar("P")
+Op = TypeVar("Op")
+
+
+@frozen(kw_only=True)
+class RuntimeComponents(Generic[P, Op]):
+    """The parts that a runtime puts together.
+
+    Attributes:
+        executor: the user's work. One that has `execute_batch` gets messages of a kind together.
+        commit_sink: where results become visible.
+        store: where messages are kept; in memory unless it is given.
+        bus: carries hints of ready work to workers. Within one process nothing needs to be carried, so there is none
+            unless it is given.
+        metrics: hooks for measurement.
+        clock: where time comes from; the system's clock unless it is given.
+    """
+
+    executor: Executor[P, Op] | SupportsBatch[P, Op]
+    commit_sink: CommitSink[Op]
+    store: DeferredStore[P] | None = None
+    bus: PipelineBus | None = None
+    metrics: RuntimeMetrics | None = None
+    clock: Clock | None = None
+
+
+def _at_least_one(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give a whole number of at least 1")
+
+
+def _seconds(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or math.isnan(value):
+        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give seconds, zero or more")
+
+
+def _one_of(*known: str) -> Any:  # noqa: ANN401 - a validator, whatever attrs calls it
+    def check(instance: object, attribute: Attribute[str], value: object) -> None:
+        if value not in known:
+            raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): it is one of {', '.join(map(repr, known))}")
+
+    return check
+
+
+@frozen(kw_only=True)
+class RuntimeConfig:
+    """How a runtime behaves.
+
+    Attributes:
+        max_in_flight: how many messages may be started and not yet settled.
+        commit_batch: how many outcomes go to the sink together at most.
+        commit_linger: how long an outcome may wait for company while others are still running, in seconds.
+        execute_batch: how many messages a batch executor gets together at most.
+        submit_chunk: how many messages `submit` stores in one step.
+        max_derived: how many derived messages ride in a settlement; more are staged before.
+        derives: for each kind that says so, the kinds it derives. Others may derive any, which barriers must allow for.
+        on_unresolved: what happens to dependencies that nothing alive can release, when neither they nor their epoch
+            say.
+        stall_grace: how long they are left alone before that, in seconds.
+        lanes: whether a message in retry blocks those of the same key, or lets them pass.
+        max_deferrals: how often one run of a message may be deferred.
+        max_failures: how many failures a report lists.
+        keep_reports: of how many completed epochs the report is kept.
+        drain_timeout: how long `stop` waits for what is running, in seconds.
+    """
+
+    max_in_flight: int = field(default=256, validator=_at_least_one)
+    commit_batch: int = field(default=512, validator=_at_least_one)
+    commit_linger: float = field(default=0.0, validator=_seconds)
+    execute_batch: int = field(default=256, validator=_at_least_one)
+    submit_chunk: int = field(default=1_000, validator=_at_least_one)
+    max_derived: int = field(default=1_000, validator=_at_least_one)
+    derives: Mapping[str, Collection[str]] | None = None
+    on_unresolved: OnUnresolved = field(default="fail", validator=_one_of("fail", "run", "skip", "wait"))
+    stall_grace: float = field(default=5.0, validator=_seconds)
+    lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))
+    max_deferrals: int = field(default=100, validator=_at_least_one)
+    max_failures: int = field(default=100, validator=_at_least_one)
+    keep_reports: int = field(default=10_000, validator=_at_least_one)
+    drain_timeout: float = field(default=600.0, validator=_seconds)

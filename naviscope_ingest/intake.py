@@ -1,0 +1,377 @@
+"""What callers hold: the handle that takes messages in, and epochs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+import trio
+
+from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
+from naviscope_ingest._kernel import Kernel
+from naviscope_ingest._kernel.epochs import EpochPage
+from naviscope_ingest.errors import EpochTimeout, UnknownMessage
+from naviscope_ingest.reports import EpochReport, SubmitReceipt
+from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
+
+if TYPE_CHECKING:
+    from naviscope_ingest.runtime import IngestRuntime
+
+__all__ = ["Epoch", "IntakeHandle", "Messages"]
+
+P = TypeVar("P")
+
+Messages: TypeAlias = "Iterable[Message[P]] | AsyncIterable[Message[P]] | Message[P]"
+
+_MOST_CONFLICTS = 1_000
+
+
+class Epoch(Generic[P]):
+    """An open, sealed or completed epoch. Any number of handles may stand for the same one."""
+
+    def __init__(self, intake: IntakeHandle[P], page: EpochPage) -> None:
+        self._intake = intake
+        self._page = page
+
+    def __repr__(self) -> str:
+        return f"<Epoch {self.number} {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._page.key.name
+
+    @property
+    def number(self) -> int:
+        """Its number, which is never used again."""
+        return self._page.key.number
+
+    @property
+    def report(self) -> EpochReport:
+        """How it stands now."""
+        return self._intake.report(self)
+
+    async def submit(self, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+        """Submit messages; see `IntakeHandle.submit`."""
+        return await self._intake.submit(self, messages, strict=strict)
+
+    async def seal(self) -> None:
+        """Take no more messages but derived ones."""
+        await self._intake.seal_epoch(self)
+
+    async def wait(
+        self, timeout: float | None = None, *, until: Literal["completed", "blocked"] = "completed"
+    ) -> EpochReport:
+        """Wait until it has completed; see `IntakeHandle.wait_epoch`."""
+        return await self._intake.wait_epoch(self, timeout, until=until)
+
+    async def cancel(self, message_id: str | None = None) -> bool:
+        """Cancel all of it, or one message; return whether that had an effect."""
+        if message_id is not None:
+            return await self._intake.cancel(self, message_id)
+        await self._intake.cancel_epoch(self)
+        return True
+
+    @overload
+    async def explain(self) -> EpochExplanation: ...
+    @overload
+    async def explain(self, message_id: str) -> MessageExplanation: ...
+    async def explain(self, message_id: str | None = None) -> EpochExplanation | MessageExplanation:
+        """Say why it, or one of its messages, is not done."""
+        if message_id is None:
+            return await self._intake.explain(self)
+        return await self._intake.explain(self, message_id)
+
+    async def progress(self, every: float = 0.5) -> AsyncIterator[EpochReport]:
+        """Yield a report at once, one every so many seconds, and the last one when it has completed."""
+        while True:
+            report = self.report
+            yield report
+            if report.is_completed:
+                return
+            with trio.move_on_after(every):
+                await self._intake.wait_epoch(self)
+
+
+class IntakeHandle(Generic[P]):
+    """Takes messages into a running runtime. May be used from any task of the same trio run.
+
+    Wherever a call takes an epoch, it takes the handle or the name.
+    """
+
+    def __init__(self, runtime: IngestRuntime[P, Any], kernel: Kernel) -> None:
+        self._runtime = runtime
+        self._kernel = kernel
+
+    @property
+    def runtime(self) -> IngestRuntime[P, Any]:
+        """The runtime behind this handle."""
+        return self._runtime
+
+    # Epochs
+
+    async def new_epoch(
+        self,
+        name: str | None = None,
+        *,
+        deadline: float | None = None,
+        on_unresolved: OnUnresolved | None = None,
+        retain: float | None = None,
+        weight: int = 1,
+        if_exists: Literal["rejoin", "refuse"] = "rejoin",
+    ) -> Epoch[P]:
+        """Open an epoch, or rejoin the kept one of that name in whatever state it is.
+
+        Args:
+            name: what it is called; a name is made up unless it is given.
+            deadline: wall-clock time after which what has not ended expires.
+            on_unresolved: the default for dependencies that nothing alive can release.
+            retain: how long ids and report are kept after completion, in seconds.
+            weight: its share when epochs compete.
+            if_exists: "refuse" makes a taken name an error.
+
+        Raises:
+            EpochExists: the name is taken and `if_exists="refuse"`.
+            RuntimeStopped: the runtime takes no more work.
+        """
+        options = EpochOptions(if_exists, deadline, on_unresolved, retain, weight)
+        await trio.lowlevel.checkpoint()
+        return Epoch(self, await self._kernel.open_epoch(name, options))
+
+    @asynccontextmanager
+    async def epoch(self, name: str | None = None, **options: Any) -> AsyncIterator[Epoch[P]]:  # noqa: ANN401 - as new_epoch
+        """Open an epoch for a block: sealed when the block is left, and waited for.
+
+        If the block raises, the epoch is not sealed: one with a name stays open, to be rejoined when the program is run
+        again; one without is cancelled.
+        """
+        epoch = await self.new_epoch(name, **options)
+        try:
+            yield epoch
+        except BaseException:
+            if name is None:
+                with trio.CancelScope(shield=True):
+                    await epoch.cancel()
+            raise
+        await epoch.seal()
+        await epoch.wait()
+
+    async def get_epoch(self, name: str) -> Epoch[P]:
+        """Return the kept epoch of that name.
+
+        Raises:
+            UnknownEpoch: there is none.
+        """
+        await trio.lowlevel.checkpoint()
+        return Epoch(self, self._kernel.book.find(name))
+
+    def epochs(self) -> Sequence[EpochReport]:
+        """Report on every epoch that is kept."""
+        return [self._kernel.book.report(page) for page in self._kernel.book]
+
+    def report(self, epoch: Epoch[P] | str) -> EpochReport:
+        """Say how an epoch stands now.
+
+        Raises:
+            UnknownEpoch: there is none of that name.
+        """
+        return self._kernel.book.report(self._page(epoch))
+
+    async def seal_epoch(self, epoch: Epoch[P] | str) -> None:
+        """Take no more messages into an epoch but derived ones. Sealing again changes nothing.
+
+        Submits to it that are under way are waited for.
+        """
+        await trio.lowlevel.checkpoint()
+        await self._kernel.seal(self._page(epoch))
+
+    async def wait_epoch(
+        self,
+        epoch: Epoch[P] | str,
+        timeout: float | None = None,
+        *,
+        until: Literal["completed", "blocked"] = "completed",
+    ) -> EpochReport:
+        """Wait until an epoch has completed. May be called by anyone, any number of times, also afterwards.
+
+        Args:
+            epoch: which epoch.
+            timeout: seconds to wait at most.
+            until: "blocked" returns as well when all that remains waits for a person or the world.
+
+        Raises:
+            EpochTimeout: it did not complete in time; the error carries the report.
+            RuntimeFailed, RuntimeStopped: the runtime ended before.
+        """
+        await trio.lowlevel.checkpoint()
+        page = self._page(epoch)
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while True:
+                report = self._kernel.book.report(page)
+                if report.is_completed or (until == "blocked" and report.is_blocked):
+                    return report
+                self._kernel.check_alive()
+                await page.changed()
+        assert timeout is not None
+        raise EpochTimeout(self._kernel.book.report(page), timeout)
+
+    async def cancel_epoch(self, epoch: Epoch[P] | str) -> None:
+        """Seal an epoch and cancel what has not ended and is not being committed."""
+        await trio.lowlevel.checkpoint()
+        await self._kernel.cancel_epoch(self._page(epoch))
+
+    # Messages
+
+    async def submit(self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+        """Store messages and let them run as soon as what they depend on has committed.
+
+        When it returns they are as safe as the store is durable. An iterator is read chunk by chunk. If something is
+        wrong, the error has two attributes: `receipt`, for what was stored before, and `index`, the place of the first
+        message that was not.
+
+        Args:
+            epoch: where they belong.
+            messages: a message, an iterable or an async iterable of them.
+            strict: whether an id that is known with another content is an error.
+
+        Raises:
+            EpochSealed: the epoch is not open, and a message is unknown in it.
+            InvalidMessage: something is not a message, or conflicts and `strict` is set.
+        """
+        await trio.lowlevel.checkpoint()
+        page = self._page(epoch)
+        total = _Total()
+        try:
+            async for chunk in _chunks(messages, self._runtime.config.submit_chunk):
+                receipt = await self._kernel.put(page, chunk)
+                total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
+                if strict and receipt.conflicts:
+                    raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
+                if len(chunk) == self._runtime.config.submit_chunk:
+                    await trio.lowlevel.checkpoint()
+        except Exception as error:
+            error.receipt, error.index = total.receipt(), total.given  # type: ignore[attr-defined]  # for the caller
+            raise
+        return total.receipt()
+
+    async def cancel(self, epoch: Epoch[P] | str, message_id: str) -> bool:
+        """Cancel one message; return whether that had an effect. What is being committed is not cancelled.
+
+        Raises:
+            UnknownMessage: the epoch has no such message.
+        """
+        await trio.lowlevel.checkpoint()
+        page = self._page(epoch)
+        tracker = self._kernel.core.epochs.get(page.key.number)
+        if tracker is None or (message_id not in tracker.live and message_id not in tracker.done):
+            raise UnknownMessage(page.key.name, message_id)
+        node = tracker.live.get(message_id)
+        return False if node is None else await self._kernel.cancel(node.seq)
+
+    # Resources
+
+    async def notify_dependency_ready(self, *resources: Resource) -> None:
+        """Provide resources to every epoch. Versions only grow: a lower one changes nothing."""
+        for resource in resources:
+            if not isinstance(resource, Resource):
+                raise InvalidMessage(f"{resource!r:.80} is not a Resource: write Resource(name, version)")
+        await trio.lowlevel.checkpoint()
+        await self._kernel.provide(resources)
+
+    async def forget(self, name: str) -> None:
+        """Take a resource back that was provided to every epoch. Who was satisfied by it stays so."""
+        await trio.lowlevel.checkpoint()
+        self._kernel.core.forget_resource(name)
+
+    # Questions
+
+    @overload
+    async def explain(self, epoch: Epoch[P] | str) -> EpochExplanation: ...
+    @overload
+    async def explain(self, epoch: Epoch[P] | str, message_id: str) -> MessageExplanation: ...
+    async def explain(
+        self, epoch: Epoch[P] | str, message_id: str | None = None
+    ) -> EpochExplanation | MessageExplanation:
+        """Say why an epoch or a message is not done: what holds it, what would release it, what waits for it.
+
+        Raises:
+            UnknownEpoch, UnknownMessage: there is no such thing, or it is no longer kept.
+        """
+        await trio.lowlevel.checkpoint()
+        page = self._page(epoch)
+        core = self._kernel.core
+        tracker = core.epochs[page.key.number]
+        if message_id is None:
+            return explain_epoch(core, tracker)
+        node = tracker.live.get(message_id)
+        if node is not None:
+            return explain_message(core, node)
+        if message_id in tracker.done:
+            return MessageExplanation.committed(message_id, page.key.name)
+        raise UnknownMessage(page.key.name, message_id)
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is ready, running or being committed. Messages may still wait for something."""
+        await trio.lowlevel.checkpoint()
+        await self._kernel.wait_idle()
+
+    def _page(self, epoch: Epoch[P] | str) -> EpochPage:
+        return self._kernel.book.find(epoch if isinstance(epoch, str) else epoch.number)
+
+
+class _Total:
+    """What the chunks of one submit came to."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self._accepted = 0
+        self._duplicates = 0
+        self._conflicts: list[str] = []
+        self._last: Seq | None = None
+
+    def add(self, chunk: Sequence[object], accepted: Sequence[Seq], duplicates: int, conflicts: Sequence[str]) -> None:
+        self.given += len(chunk)
+        self._accepted += len(accepted)
+        self._duplicates += duplicates
+        self._conflicts += conflicts[: _MOST_CONFLICTS - len(self._conflicts)]
+        if accepted:
+            self._last = accepted[-1]
+
+    def receipt(self) -> SubmitReceipt:
+        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last)
+
+
+async def _chunks(messages: Any, size: int) -> AsyncIterator[Sequence[Message[Any]]]:  # noqa: ANN401 - it is checked here
+    """Cut anything that yields messages into checked chunks."""
+    if isinstance(messages, Message):
+        yield [messages]
+    elif isinstance(messages, AsyncIterable):
+        chunk: list[Message[Any]] = []
+        async for message in messages:
+            chunk.append(message)
+            if len(chunk) == size:
+                yield _checked(chunk)
+                chunk = []
+        if chunk:
+            yield _checked(chunk)
+    elif isinstance(messages, Iterable) and not isinstance(messages, str | bytes):
+        for each in _cut(messages, size):
+            yield _checked(each)
+    else:
+        raise InvalidMessage(f"{messages!r:.80} is not a message: submit a Message, or an iterable of them")
+
+
+def _cut(messages: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
+    if isinstance(messages, list | tuple):
+        return (messages[at : at + size] for at in range(0, len(messages), size))
+    iterator = iter(messages)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _checked(chunk: Sequence[Any]) -> Sequence[Message[Any]]:
+    for index, message in enumerate(chunk):
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"item {index} of this chunk is {message!r:.80}: it must be a Message")
+    return chunk

@@ -1,0 +1,105 @@
+"""What an epoch came to, as callers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from naviscope_ingest.errors import EpochFailed
+from naviscope_spi import BadEnd, EpochState, Seq
+
+__all__ = ["EpochReport", "Failure", "SubmitReceipt"]
+
+
+@frozen
+class Failure:
+    """A message that ended dead, cancelled or expired.
+
+    Attributes:
+        message_id: its id.
+        end: how it ended.
+        error: why, in words.
+        causes: ids of the messages its end follows from; empty when it ended by itself.
+    """
+
+    message_id: str
+    end: BadEnd
+    error: str
+    causes: Sequence[str] = ()
+
+
+@frozen(kw_only=True)
+class EpochReport:
+    """How an epoch stands, or what it came to.
+
+    Attributes:
+        name: its name.
+        number: its number, which is never used again.
+        state: open, sealed, completed or repairing.
+        is_blocked: whether all that remains waits for a person or the world.
+        revision: how often it completed again after a repair.
+        submitted: how many messages it has, derived ones included.
+        unfinished: how many have not ended.
+        committed, dead, skipped, cancelled, expired: how many ended so.
+        duplicates: how many submits repeated a known id.
+        conflicts: how many of those had another content.
+        failures: the first of the messages that ended dead, cancelled or expired.
+        opened_at, sealed_at, completed_at: wall-clock times, as far as they are known.
+    """
+
+    name: str
+    number: int
+    state: EpochState
+    is_blocked: bool = False
+    revision: int = 0
+    submitted: int = 0
+    unfinished: int = 0
+    committed: int = 0
+    dead: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    failures: Sequence[Failure] = ()
+    opened_at: float | None = None
+    sealed_at: float | None = None
+    completed_at: float | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether every message has ended and the epoch is sealed."""
+        return self.state == "completed"
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it completed and no message is dead, cancelled or expired."""
+        return self.is_completed and not (self.dead or self.cancelled or self.expired)
+
+    def raise_for_failures(self) -> EpochReport:
+        """Return this report if no message is dead, cancelled or expired.
+
+        Raises:
+            EpochFailed: some are.
+        """
+        if self.dead or self.cancelled or self.expired:
+            raise EpochFailed(self)
+        return self
+
+
+@frozen
+class SubmitReceipt:
+    """What a submit stored.
+
+    Attributes:
+        accepted: how many messages were new.
+        duplicates: how many were known already; conflicts are among them.
+        conflicts: ids that were known with another content, at most a thousand of them.
+        last: the place of the last message that was accepted.
+    """
+
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: Sequence[str] = ()
+    last: Seq | None = None

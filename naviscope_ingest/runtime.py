@@ -1,0 +1,106 @@
+"""The runtime that people embed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import trio
+
+from naviscope_ingest._kernel import Kernel, Statistics, SystemClock
+from naviscope_ingest._kernel.kernel import sole_error
+from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
+from naviscope_ingest.errors import RuntimeFailed
+from naviscope_ingest.intake import IntakeHandle
+from naviscope_ingest.stores import MemoryStore
+from naviscope_spi import DeferredStore
+
+__all__ = ["IngestRuntime"]
+
+P = TypeVar("P")
+Op = TypeVar("Op")
+
+
+class IngestRuntime(Generic[P, Op]):
+    """Runs messages that depend on each other, and knows when a batch of them is done.
+
+    One runtime runs once. After a stop or a failure make a new one; with a durable store it goes on where this one was.
+
+    Args:
+        components: executor, sink, and what else it is made of.
+        config: how it behaves.
+
+    Attributes:
+        components: as given.
+        config: as given.
+        store: where messages are kept.
+    """
+
+    def __init__(self, components: RuntimeComponents[P, Op], config: RuntimeConfig | None = None) -> None:
+        self.components = components
+        self.config = config or RuntimeConfig()
+        clock = components.clock or SystemClock()
+        self.store: DeferredStore[P] = components.store or MemoryStore(clock=clock)
+        self._kernel = Kernel(components, self.config, self.store, clock)
+        self._stop = trio.Event()
+        self._stop_timeout = self.config.drain_timeout
+
+    @property
+    def state(self) -> str:
+        """Created, running, draining, stopped or failed."""
+        return self._kernel.state
+
+    async def run_forever(self, *, task_status: trio.TaskStatus[IntakeHandle[P]] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until `stop` is called or the task is cancelled.
+
+        Start it with `intake = await nursery.start(runtime.run_forever)`. Any error that ends it is raised here, and
+        reaches everybody who waits as `RuntimeFailed`.
+        """
+        if self._kernel.state != "created":
+            raise RuntimeError(f"this runtime is {self._kernel.state}: a runtime runs once, make a new one")
+        async with self._kernel.opened():
+            task_status.started(IntakeHandle(self, self._kernel))
+            await self._stop.wait()
+            await self._kernel.drain(self._stop_timeout)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[IntakeHandle[P]]:
+        """Run for as long as a block lasts, then stop.
+
+        An exception of the block is raised as it is, not wrapped in a group. An error that ends the runtime cancels the
+        block and is raised as `RuntimeFailed`.
+        """
+        from_body: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                intake = await nursery.start(self.run_forever)
+                try:
+                    yield intake
+                except trio.Cancelled:
+                    raise
+                except BaseException as error:
+                    from_body = error
+                self.stop()
+        except BaseException as raised:
+            failure = sole_error(raised)
+            if from_body is None and isinstance(failure, Exception):
+                raise RuntimeFailed(f"the runtime ended by {failure!r}") from failure
+            if from_body is None:
+                raise
+        if from_body is not None:
+            raise from_body
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Take no more work, finish what was started, hand the rest back to the store, and end `run_forever`.
+
+        Args:
+            timeout: seconds to wait for what was started; then it is cancelled. None takes `drain_timeout`.
+        """
+        if timeout is not None:
+            self._stop_timeout = timeout
+        self._stop.set()
+
+    def statistics(self) -> Statistics:
+        """Count what is going on and has gone on."""
+        return self._kernel.statistics()
