@@ -5,21 +5,30 @@ ratios, not times.
 """
 
 import argparse
-import importlib
 
-NAMES = ("core", "memory")
+from benchmarks import core, memory, runtime
+
+NAMES = ("core", "memory", "runtime")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size")
+    parser.add_argument("--only", default="", help=f"parts of runtime, by commas: {', '.join(runtime.PARTS)}")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in NAMES]
-    if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(NAMES)}")
-    for name in arguments.names or NAMES:
-        importlib.import_module(f"benchmarks.{name}").run(quick=arguments.quick)
+    names = arguments.names or NAMES
+    parts = [part for part in arguments.only.split(",") if part]
+    for given, known in ((names, NAMES), (parts, runtime.PARTS)):
+        for each in given:
+            if each not in known:
+                parser.error(f"there is no {each!r}: choose from {', '.join(known)}")
+    if "core" in names:
+        core.run(quick=arguments.quick)
+    if "memory" in names:
+        memory.run(quick=arguments.quick)
+    if "runtime" in names:
+        runtime.run(quick=arguments.quick, only=parts)
 
 
 main()

@@ -27,6 +27,7 @@ from naviscope_spi import (
     Dependency,
     Ended,
     EpochRecord,
+    EpochState,
     InvalidMessage,
     Message,
     OnMessage,
@@ -117,12 +118,10 @@ class Core:
         lane = None if key is None else self.schedule.lanes.get(key)
         return lane is None or lane.next() is node
 
-    def has_extras(self, seq: Seq) -> bool:
-        """Tell whether `unmet` or `values` may have something for a message. Most have nothing."""
-        node = self._nodes[seq]
-        if node.rare is not None:
-            return True
-        return bool(node.message.depends_on) and (bool(node.epoch.values) or self._graph.resources.have_values)
+    @property
+    def hands_over(self) -> bool:
+        """Whether any message ever passed a dependency, or left or found a value. Most programs do neither."""
+        return self._graph.hands_over
 
     def unmet(self, seq: Seq) -> Sequence[str | Dependency]:
         """Return the dependencies that a message passed although they are not satisfied."""
@@ -204,7 +203,11 @@ class Core:
         epoch.is_sealed = True
         if epoch.state == "open":
             epoch.state = "sealed"
-        self._transitions.condemn(epoch, "cancelled", "the epoch was cancelled")
+        if self._graph.is_recovering:
+            # What was with the sink may have committed, as later facts say.
+            epoch.verdict = "cancelled"
+        else:
+            self._transitions.condemn(epoch, "cancelled", "the epoch was cancelled")
         self._transitions.settle()
 
     def free_epoch(self, number: int) -> bool:
@@ -304,14 +307,22 @@ class Core:
             transitions.schedule.start(node)
             transitions.touch(node.epoch)
 
-    def hand_to_sink(self, seqs: Iterable[Seq]) -> None:
-        """Learn that outcomes were handed to the sink. From here on, commit wins over cancel."""
-        now = self._transitions.now
+    def hand_to_sink(self, seqs: Iterable[Seq]) -> list[Seq]:
+        """Learn that outcomes are handed to the sink: from here on, commit wins over cancel.
+
+        Returns:
+            Those that were not running any more, whose outcomes must not be handed over.
+        """
+        now, nodes, running, committing = self._transitions.now, self._nodes, State.RUNNING, State.COMMITTING
+        late: list[Seq] = []
         for seq in seqs:
-            node = self._nodes.get(seq)
-            if node is not None and node.state is State.RUNNING:
-                node.state = State.COMMITTING
+            node = nodes.get(seq)
+            if node is not None and node.state is running:
+                node.state = committing
                 node.since = now
+            else:
+                late.append(seq)
+        return late
 
     def commit(
         self,
@@ -336,23 +347,25 @@ class Core:
             self._accept(self._epoch(number), new, messages)
         for number, resource in ready:
             self._graph.provided(number, resource)
-        transitions, nodes = self._transitions, self._nodes
+        transitions, nodes, is_ended = self._transitions, self._nodes, State.ENDED
+        tell, retire, touched = self._graph.committed, transitions.retire, transitions.touched
         for seq in seqs:
             node = nodes.get(seq)
-            if node is None or node.state is State.ENDED:
+            if node is None or node.state is is_ended:
                 continue
             del nodes[seq]
-            transitions.retire(node)
+            retire(node)
             node.end = "committed"
             message_id, epoch = node.message.id, node.epoch
             del epoch.live[message_id]
             epoch.done.add(message_id)
             epoch.ends["committed"] += 1
-            transitions.touch(epoch)
+            touched[epoch.number] = epoch
             if values and seq in values:
                 epoch.values[message_id] = values[seq]
+                self._graph.hands_over = True
             if node.waiters:
-                self._graph.committed(node.waiters)
+                tell(node.waiters)
         for fact, reason in ended:
             self._end(fact, reason)
         transitions.settle()
@@ -517,11 +530,12 @@ class Core:
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        taken = self.schedule.take(limit)
-        now = self._transitions.now
-        for node in taken:
-            node.since = now
-        return [node.seq for node in taken]
+        return [node.seq for node in self._transitions.schedule.take(limit, self._transitions.now)]
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether `drain` has something to return."""
+        return bool(self._transitions.decisions)
 
     def drain(self) -> Decisions:
         """Return what was decided since the last time, and forget it."""
@@ -553,17 +567,34 @@ class Core:
             node.more().run = run
             self._transitions.settle()
 
-    def tell_progress(self, seq: Seq, run: int, attempts: int) -> None:
-        """Learn which run a message is in, and how many attempts of it were spent."""
+    def tell_run(self, seq: Seq, run: int) -> None:
+        """Learn that a message is in a later run: it was replayed, at a time that is not known any more."""
         node = self._nodes[seq]
+        if node.run >= run:
+            return
         rare = node.more()
-        rare.attempts = attempts
-        if run > rare.run:
-            rare.run = run
-            # Whoever replayed it after it had expired meant it to run.
-            rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
-            if rare.has_outlived:
-                self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
+        rare.run = run
+        node.epoch.verdict = None if node.epoch.verdict == "expired" else node.epoch.verdict
+        # Whoever replayed it after it had expired meant it to run.
+        rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
+        if rare.has_outlived:
+            self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
+        if node.case is not None:
+            # Timeouts began again with the run.
+            self._graph.close_case(node)
+            self._graph.open_case(node, node.message.depends_on, self.now)
+
+    def tell_attempts(self, seq: Seq, attempts: int) -> None:
+        """Learn how many attempts of its run a message has spent."""
+        self._nodes[seq].more().attempts = attempts
+
+    def tell_epoch(self, number: int, state: EpochState) -> None:
+        """Learn that an epoch had completed, or was being repaired."""
+        epoch = self._epoch(number)
+        if self._graph.is_recovering and epoch.state != state:
+            epoch.revision += epoch.state == "repairing"
+            epoch.state = state
+            self._graph.epoch_changed(epoch)
 
     def tell_time(self, now: float) -> None:
         """Learn the time of a fact, without letting timers act."""

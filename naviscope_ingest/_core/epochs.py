@@ -95,11 +95,6 @@ class EpochTracker:
         return self.state == "completed"
 
     @property
-    def is_due(self) -> bool:
-        """Whether it has everything to complete and has not."""
-        return self.is_sealed and not self.unfinished and self.state != "completed"
-
-    @property
     def is_quiet(self) -> bool:
         """Whether it is sealed, and all that is unfinished waits or is held."""
         return self.is_sealed and self.unfinished == self.waiting > 0

@@ -10,7 +10,6 @@ from naviscope_spi import (
     Accepted,
     CaughtUp,
     Committed,
-    DependsOn,
     Ended,
     EpochForgotten,
     EpochMarked,
@@ -79,10 +78,12 @@ class Fold:
     def _mark(self, record: EpochRecord) -> None:
         number = record.key.number
         self._core.open_epoch(record)
-        if record.cancel_requested and record.state != "repairing":
+        if record.cancel_requested:
             self._core.cancel_epoch(number)
         elif record.state != "open":
             self._core.seal(number)
+        if record.state in ("completed", "repairing"):
+            self._core.tell_epoch(number, record.state)
 
     def _wait(self, fact: Waits) -> None:
         node = self._core.node(fact.seq)
@@ -90,20 +91,20 @@ class Fold:
             return
         if node.state is State.ENDED:
             self._core.resume(fact.seq, fact.run)
-        elif fact.depends_on is not None:
-            self._defer(node, fact.depends_on)
-        elif fact.not_before is not None:
+        else:
+            self._core.tell_run(fact.seq, fact.run)
+        new = [each for each in fact.depends_on or () if each not in node.more().added]
+        if fact.not_before is not None:
+            # Whatever it was deferred for before, it was there when the attempt that failed began.
+            node.more().added += tuple(new)
             self._start(node)
             self._core.retry(fact.seq, fact.not_before, spent=False)
+        elif new:
+            self._start(node)
+            self._core.defer(fact.seq, new)
         else:
             self._core.release([fact.seq])
-        self._core.tell_progress(fact.seq, fact.run, fact.attempt)
-
-    def _defer(self, node: Node, depends_on: DependsOn) -> None:
-        new = [each for each in depends_on if each not in node.more().added]
-        if new:
-            self._start(node)
-            self._core.defer(node.seq, new)
+        self._core.tell_attempts(fact.seq, fact.attempt)
 
     def _start(self, node: Node) -> None:
         """A message that was deferred or failed had been running, whatever is known of its dependencies so far."""

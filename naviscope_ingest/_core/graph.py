@@ -33,6 +33,7 @@ class Graph:
         freed: counting nodes whose last parent has committed.
         disputed: cases to be judged.
         barriers: barriers that got their first waiter.
+        hands_over: whether any message ever passed a dependency, or a value was left.
         is_recovering: whether facts are still missing, so that an unknown id means nothing yet.
     """
 
@@ -42,6 +43,7 @@ class Graph:
         self.freed: list[Node] = []
         self.disputed: list[Case] = []
         self.barriers: list[tuple[EpochTracker, Barrier]] = []
+        self.hands_over = False
         self.is_recovering = False
         self._timers = timers
         # Terms that wait for something in an epoch that does not exist yet.
@@ -177,8 +179,8 @@ class Graph:
         freed = self.freed
         for waiter in waiters:
             if type(waiter) is Node:
-                waiter.missing -= 1
-                if not waiter.missing:
+                waiter.missing = missing = waiter.missing - 1
+                if not missing:
                     freed.append(waiter)
             else:
                 assert isinstance(waiter, Term)
@@ -212,6 +214,7 @@ class Graph:
 
     def provided(self, scope: Scope, resource: Resource) -> None:
         """Record a resource and tell those who wait for it."""
+        self.hands_over |= resource.value is not None
         for term in self.resources.provide(scope, resource):
             self._tell(term, GO)
 

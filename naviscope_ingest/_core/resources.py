@@ -24,18 +24,13 @@ _Wanted: TypeAlias = tuple[int, int, "Term"]
 
 
 class Resources:
-    """Versions and values in every scope, and the terms that wait for them.
-
-    Attributes:
-        have_values: whether any resource ever carried a value.
-    """
+    """Versions and values in every scope, and the terms that wait for them."""
 
     def __init__(self) -> None:
         self._provided: dict[Scope, dict[str, tuple[int, bytes | None]]] = {None: {}}
         # Most resources have one waiter, which is kept without a heap around it.
         self._waiters: dict[str, Term | dict[int, list[_Wanted]]] = {}
         self._order = 0
-        self.have_values = False
 
     def version(self, scope: Scope, name: str) -> int | None:
         """Return the version of a resource in one scope; None when it was never provided there."""
@@ -74,7 +69,6 @@ class Resources:
                 return []
             value = known[1] if resource.value is None else resource.value
         versions[resource.name] = (version, value)
-        self.have_values |= value is not None
         return self._release(scope, resource.name, version)
 
     def wait(self, number: int, term: Term, wanted: OnResource) -> None:

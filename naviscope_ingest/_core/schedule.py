@@ -32,10 +32,11 @@ _Entry: TypeAlias = "Node | tuple[Lane, int]"
 class _Queue:
     """The entries of one epoch at one priority."""
 
-    __slots__ = ("credit", "entries", "weight")
+    __slots__ = ("credit", "entries", "number", "weight")
 
-    def __init__(self, weight: int) -> None:
+    def __init__(self, number: int, weight: int) -> None:
         self.entries: deque[_Entry] = deque()
+        self.number = number
         self.weight = weight
         self.credit = 0
 
@@ -47,34 +48,44 @@ class _Level:
 
     def __init__(self) -> None:
         self.queues: dict[int, _Queue] = {}
-        self.ring: deque[int] = deque()
+        self.ring: deque[_Queue] = deque()
 
-    def push(self, epoch: EpochTracker, entry: _Entry, *, first: bool) -> None:
+    def queue(self, epoch: EpochTracker) -> _Queue:
+        """Return the queue of an epoch, put into the ring on demand."""
         queue = self.queues.get(epoch.number)
         if queue is None:
-            queue = self.queues[epoch.number] = _Queue(epoch.options.weight)
-            self.ring.append(epoch.number)
-        if first:
-            queue.entries.appendleft(entry)
-        else:
-            queue.entries.append(entry)
+            queue = self.queues[epoch.number] = _Queue(epoch.number, epoch.options.weight)
+            self.ring.append(queue)
+        return queue
 
-    def take(self, limit: int, pick: Callable[[_Entry], Node | None], taken: list[Node]) -> None:
+    def take(self, limit: int, pick: Callable[[_Entry], Node | None], now: float, taken: list[Node]) -> None:
         """Move up to `limit` messages into `taken`, turn by turn."""
+        ready, running = State.READY, State.RUNNING
         while self.ring and len(taken) < limit:
-            number = self.ring[0]
-            queue = self.queues[number]
+            queue = self.ring[0]
+            entries = queue.entries
             if queue.credit <= 0:
                 queue.credit += _QUANTUM * queue.weight
-            entries = queue.entries
-            while entries and queue.credit > 0 and len(taken) < limit:
-                node = pick(entries.popleft())
-                if node is not None:
-                    taken.append(node)
-                    queue.credit -= 1
+            turn = min(queue.credit, limit - len(taken))
+            before = len(taken)
+            while entries and turn:
+                node = entries.popleft()
+                if type(node) is not Node:
+                    picked = pick(node)
+                    if picked is None:
+                        continue
+                    node = picked
+                elif node.state is not ready:
+                    continue
+                # At once: a second entry of the same message, left over from an earlier wait, must find it started.
+                node.state = running
+                node.since = now
+                taken.append(node)
+                turn -= 1
+            queue.credit -= len(taken) - before
             if not entries:
                 self.ring.popleft()
-                del self.queues[number]
+                del self.queues[queue.number]
             elif queue.credit <= 0:
                 self.ring.rotate(-1)
 
@@ -88,7 +99,9 @@ class Schedule:
 
     def __init__(self) -> None:
         self.lanes = Lanes()
-        # Keyed by the negative priority, so that the first level is the most urgent.
+        # Nearly every message has the priority 0, which therefore has a level of its own. The others are keyed by the
+        # negative priority, so that the first one is the most urgent.
+        self._usual = _Level()
         self._levels: SortedDict[int, _Level] = SortedDict()
 
     def add(self, node: Node, *, first: bool = False) -> None:
@@ -98,24 +111,35 @@ class Schedule:
             node: the message.
             first: put it before the others of its epoch and priority: it was started already and came back.
         """
-        if node.message.key is None:
-            self._push(node.message.priority, node.epoch, node, first=first)
-        else:
+        if node.message.key is not None:
             self._offer(self.lanes.enter(node), first=first)
+        elif first:
+            self._level(node.message.priority).queue(node.epoch).entries.appendleft(node)
+        else:
+            self._level(node.message.priority).queue(node.epoch).entries.append(node)
 
-    def take(self, limit: int) -> list[Node]:
-        """Take out up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""
+    def take(self, limit: int, now: float) -> list[Node]:
+        """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""
         taken: list[Node] = []
+        if self._levels:
+            self._take_levels(limit, now, taken, urgent=True)
+        self._usual.take(limit, self._pick, now, taken)
+        if self._levels:
+            self._take_levels(limit, now, taken, urgent=False)
+        return taken
+
+    def _take_levels(self, limit: int, now: float, taken: list[Node], *, urgent: bool) -> None:
         while self._levels and len(taken) < limit:
             priority, level = self._levels.peekitem(0)
-            level.take(limit, self._pick, taken)
+            if urgent and priority > 0:
+                return
+            level.take(limit, self._pick, now, taken)
             if not level.ring:
                 del self._levels[priority]
-        return taken
 
     def has_ready(self) -> bool:
         """Tell whether something may be ready to start; entries that are void count until they are met."""
-        return bool(self._levels)
+        return bool(self._usual.ring or self._levels)
 
     def start(self, node: Node) -> None:
         """Note that a message was started outside the order, for instance by another process."""
@@ -147,28 +171,28 @@ class Schedule:
             return
         lane.ticket += 1
         lane.offered = priority
-        self._push(priority, node.epoch, (lane, lane.ticket), first=first)
+        entries = self._level(priority).queue(node.epoch).entries
+        if first:
+            entries.appendleft((lane, lane.ticket))
+        else:
+            entries.append((lane, lane.ticket))
 
-    def _push(self, priority: int, epoch: EpochTracker, entry: _Entry, *, first: bool) -> None:
+    def _level(self, priority: int) -> _Level:
+        if not priority:
+            return self._usual
         level = self._levels.get(-priority)
         if level is None:
             level = self._levels[-priority] = _Level()
-        level.push(epoch, entry, first=first)
+        return level
 
     def _pick(self, entry: _Entry) -> Node | None:
-        if isinstance(entry, Node):
-            return self._started(entry) if entry.state is State.READY else None
+        """Return the message that an entry of a lane stands for, if it may start."""
+        assert not isinstance(entry, Node)
         lane, ticket = entry
         if lane.ticket != ticket:
             return None
         lane.offered = None
         node = lane.next()
-        if node is None:
-            return None
-        self.lanes.hold(node)
-        return self._started(node)
-
-    def _started(self, node: Node) -> Node:
-        # At once: a second entry of the same message, left over from an earlier wait, must find it started.
-        node.state = State.RUNNING
+        if node is not None:
+            self.lanes.hold(node)
         return node

@@ -74,6 +74,7 @@ class Transitions:
         decisions: what was decided and not yet asked for.
         is_changed: whether anything happened since somebody last cleared this.
         ended: how many messages have ended so far.
+        touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
     def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
@@ -88,17 +89,20 @@ class Transitions:
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
-        self._touched: dict[int, EpochTracker] = {}
+        self.touched: dict[int, EpochTracker] = {}
 
     def settle(self) -> None:
         """Run waves until nothing changes."""
         self.is_changed = True
-        if self.graph.is_recovering:
-            return
         graph = self.graph
-        while graph.freed or graph.disputed or self._touched or graph.barriers:
-            self._free()
+        if graph.is_recovering:
+            return
+        while graph.freed or graph.disputed or self.touched or graph.barriers:
+            if graph.freed:
+                self._free()
             self._look_at_epochs()
+            if not graph.disputed:
+                continue
             disputed, graph.disputed = graph.disputed, []
             rulings = [self._rule(case) for case in disputed if self._is_judged(case)]
             for ruling in rulings:
@@ -106,9 +110,16 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
+        waiting, ready, now, add = State.WAITING, State.READY, self.now, self.schedule.add
         for node in freed:
-            if node.state is State.WAITING:
-                node.epoch.waiting -= 1
+            if node.state is not waiting:
+                continue
+            node.epoch.waiting -= 1
+            if node.rare is None and node.message.not_before is None:
+                node.state = ready
+                node.since = now
+                add(node)
+            else:
                 self.make_ready(node)
 
     def _is_judged(self, case: Case) -> bool:
@@ -124,6 +135,7 @@ class Transitions:
             unmet = self.graph.unmet(case)
             if unmet:
                 node.more().unmet = (*node.more().unmet, *unmet)
+                self.graph.hands_over = True
             return node, verdict, None
         causes, epoch_causes = self.graph.causes(case)
         return node, verdict, Decided(node.seq, _END_OF[verdict], causes, epoch_causes, case.why())
@@ -145,21 +157,30 @@ class Transitions:
     def _look_at_epochs(self) -> None:
         """Open the barriers and complete the epochs that the present state allows to."""
         graph = self.graph
-        touched, self._touched = self._touched, {}
-        new, graph.barriers = graph.barriers, []
-        for epoch, barrier in new:
-            if epoch.number not in touched:
-                self._open_if_clear(epoch, barrier)
-        for epoch in touched.values():
+        if graph.barriers:
+            new, graph.barriers = graph.barriers, []
+            for epoch, barrier in new:
+                if epoch.number not in self.touched:
+                    self._open_if_clear(epoch, barrier)
+        touched = tuple(self.touched.values())
+        self.touched.clear()
+        for epoch in touched:
             for barrier in epoch.barriers.values():
                 self._open_if_clear(epoch, barrier)
-            if epoch.is_due:
-                self._complete(epoch)
-            if epoch.is_quiet:
+            if epoch.unfinished > epoch.waiting or not epoch.is_sealed:
+                if epoch.number in self.quiet:
+                    self._unquiet(epoch)
+            elif epoch.unfinished:
                 self.quiet[epoch.number] = epoch
-            elif self.quiet.pop(epoch.number, None) is not None:
-                epoch.is_blocked = False
-                epoch.pardon()
+            else:
+                if epoch.state != "completed":
+                    self._complete(epoch)
+                self._unquiet(epoch)
+
+    def _unquiet(self, epoch: EpochTracker) -> None:
+        if self.quiet.pop(epoch.number, None) is not None:
+            epoch.is_blocked = False
+            epoch.pardon()
 
     def _open_if_clear(self, epoch: EpochTracker, barrier: Barrier) -> None:
         if barrier.is_open or not epoch.is_sealed:
@@ -218,6 +239,9 @@ class Transitions:
 
     def is_over(self, node: Node) -> bool:
         """End a message that would run again although its time, or its epoch's, is over; tell whether it was."""
+        if self.graph.is_recovering:
+            # Later facts say whether it did run again. If not, its timer or the end of the recovery ends it.
+            return False
         if node.epoch.verdict is not None:
             self.decide(node, node.epoch.verdict, "the epoch was ended while it ran")
             return True
@@ -294,4 +318,4 @@ class Transitions:
 
     def touch(self, epoch: EpochTracker) -> None:
         """Note that something about an epoch changed."""
-        self._touched[epoch.number] = epoch
+        self.touched[epoch.number] = epoch

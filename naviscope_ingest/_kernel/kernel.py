@@ -134,6 +134,8 @@ class Kernel:
         self._outbox: list[Answer] = []
         self._workers: list[_Worker] = []
         self._sleeping = trio.lowlevel.ParkingLot()
+        # As the lot would tell, but asked for every message.
+        self._asleep = 0
         self._in_flight = 0
         self._is_committing = False
         self._is_deciding = False
@@ -366,23 +368,24 @@ class Kernel:
     def _wake(self) -> None:
         """See that somebody works if there is work, and that the clock rings in time."""
         self._set_alarm()
-        if self._sleeping:
-            if self._work or self._outbox or self.core.schedule.has_ready():
-                self._sleeping.unpark()
-        elif not self._workers or self._work or self.core.schedule.has_ready():
-            self._add_worker()
+        if self._work or self._outbox or self.core.schedule.has_ready():
+            self._wake_worker()
         self._wake_waiters()
+
+    def _wake_worker(self) -> None:
+        """Let one more worker look for work. It wakes the next one if it finds more than it can do."""
+        if self._asleep:
+            self._asleep -= 1
+            self._sleeping.unpark()
+        elif self._nursery is not None and len(self._workers) < self._config.max_in_flight:
+            worker = _Worker()
+            self._workers.append(worker)
+            self._nursery.start_soon(self._run_worker, worker)
 
     def _wake_waiters(self) -> None:
         """Wake those who wait until nothing is going on."""
         if self._progress and not self._in_flight:
             self._progress.unpark_all()
-
-    def _add_worker(self) -> None:
-        if self._nursery is not None and len(self._workers) < self._config.max_in_flight:
-            worker = _Worker()
-            self._workers.append(worker)
-            self._nursery.start_soon(self._run_worker, worker)
 
     async def _run_worker(self, worker: _Worker) -> None:
         loop = self._work_in_batches if self._runs_batches else self._work_singly
@@ -414,14 +417,20 @@ class Kernel:
         if self._outbox and not self._is_committing:
             await self._commit_outbox()
             return True
+        self._set_alarm()
         self._wake_waiters()
-        await self._sleeping.park()
+        self._asleep += 1
+        try:
+            await self._sleeping.park()
+        except trio.Cancelled:
+            self._asleep -= 1
+            raise
         return False
 
     async def _work_singly(self, worker: _Worker) -> None:
         """Run messages one at a time until this worker is struck."""
         work, outbox, execute, store_id = self._work, self._outbox, self._executor.execute, self.store.info.store_id
-        batch_size, has_extras = self._config.commit_batch, self.core.has_extras
+        batch_size, core = self._config.commit_batch, self.core
         handled = 0
         while True:
             if not work:
@@ -433,12 +442,13 @@ class Kernel:
                 continue
             if len(work) > 1:
                 # Others are woken one by one: if executors do not wait, this worker is done before they look.
-                self._wake()
+                self._wake_worker()
+            done = 0
             while work:
                 lease = work.popleft()
                 worker.leases = (lease,)
                 delivery = Delivery(lease, store_id)
-                if has_extras(lease.seq):
+                if core.hands_over:
                     self._add_extras(delivery, lease.seq)
                 try:
                     outcome = await execute(delivery)
@@ -446,13 +456,16 @@ class Kernel:
                     outcome = Raised(error)
                 if worker.is_struck:
                     return
-                worker.leases = ()
                 outbox.append((lease, outcome))
-                self._executed += 1
-                handled += 1
-                if handled > _BUDGET:
-                    handled = 0
-                    await trio.lowlevel.checkpoint()
+                done += 1
+                if done > _BUDGET:
+                    break
+            worker.leases = ()
+            self._executed += done
+            handled += done
+            if handled > _BUDGET:
+                handled = 0
+                await trio.lowlevel.checkpoint()
             if len(outbox) >= batch_size and not self._is_committing:
                 await self._commit_outbox()
 
@@ -505,7 +518,7 @@ class Kernel:
 
     def _delivery(self, lease: Lease[Any]) -> Delivery[Any]:
         delivery: Delivery[Any] = Delivery(lease, self.store.info.store_id)
-        if self.core.has_extras(lease.seq):
+        if self.core.hands_over:
             self._add_extras(delivery, lease.seq)
         return delivery
 
@@ -537,27 +550,35 @@ class Kernel:
                 await self._commit(answers)
         finally:
             self._is_committing = False
-        self._wake()
 
     async def _commit(self, answers: Sequence[Answer]) -> None:
-        """Hand a batch to the sink, then settle it."""
-        batch = self._planner.plan(answers)
+        """Hand a batch to the sink, then settle it. The worker that does so goes on with what became ready."""
         core = self.core
-        core.hand_to_sink([lease.seq for lease in batch.leases])
+        batch = self._planner.plan(answers)
+        late = core.hand_to_sink([lease.seq for lease in batch.leases])
+        if late:
+            batch.leave_out(late)
         if batch.entries:
             refused = await commit_entries(self._components.commit_sink, batch.entries, trio.sleep)
             if refused:
                 self._drop_refused(batch, refused)
-        if batch.derived:
-            await self._stage(batch)
-        settled = await self._settle(batch)
-        core.tell_time(self.clock.wall())
-        self._tell_core(batch, settled)
+        now = self.clock.wall()
+        if batch.only_commits:
+            await self._write(Settlement(batch.leases))
+            core.tell_time(now)
+            core.commit([lease.seq for lease in batch.leases])
+        else:
+            if batch.derived:
+                await self._stage(batch)
+            settled = await self._settle(batch)
+            core.tell_time(now)
+            self._tell_core(batch, settled)
         self._in_flight -= len(answers)
         self._committed += len(batch.leases)
         self._batches += 1
-        core.advance(core.now)
-        await self._carry_out()
+        core.advance(now)
+        if core.has_decided:
+            await self._carry_out()
         if batch.fatal is not None:
             raise batch.fatal
 
@@ -624,7 +645,8 @@ class Kernel:
         for waits in batch.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-        core.release(lease.seq for lease in batch.handed_back)
+        if batch.handed_back:
+            core.release(lease.seq for lease in batch.handed_back)
 
     # Decisions
 
@@ -634,8 +656,8 @@ class Kernel:
             return
         self._is_deciding = True
         try:
-            while decisions := self.core.drain():
-                await self._carry_out_one(decisions)
+            while self.core.has_decided:
+                await self._carry_out_one(self.core.drain())
         finally:
             self._is_deciding = False
             if self._undecided:

@@ -6,10 +6,10 @@ but the sink's entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from naviscope_ingest._core import Core, RetryPolicy, State
 from naviscope_ingest.errors import BadOutcome, BarrierPassed
@@ -46,7 +46,6 @@ Answer: TypeAlias = tuple[Lease[Any], Any]
 """A lease and what came of it: an outcome, `Raised`, or something that is no outcome."""
 
 
-@define
 class Batch:
     """What a commit batch does, before the sink has seen it.
 
@@ -62,15 +61,32 @@ class Batch:
         handed_back: messages that are run again.
     """
 
-    leases: list[Lease[Any]] = field(factory=list)
-    entries: list[Entry[Any]] = field(factory=list)
-    derived: dict[Seq, Derived[Any]] = field(factory=dict)
-    values: dict[Seq, bytes] = field(factory=dict)
-    ended: list[tuple[Lease[Any], Ended, str]] = field(factory=list)
-    waits: list[Waits] = field(factory=list)
-    deferred: list[tuple[Lease[Any], Deferred]] = field(factory=list)
-    fatal: SystemFailure | None = None
-    handed_back: list[Lease[Any]] = field(factory=list)
+    __slots__ = ("deferred", "derived", "ended", "entries", "fatal", "handed_back", "leases", "values", "waits")
+
+    def __init__(self) -> None:
+        self.leases: list[Lease[Any]] = []
+        self.entries: list[Entry[Any]] = []
+        self.derived: dict[Seq, Derived[Any]] = {}
+        self.values: dict[Seq, bytes] = {}
+        self.ended: list[tuple[Lease[Any], Ended, str]] = []
+        self.waits: list[Waits] = []
+        self.deferred: list[tuple[Lease[Any], Deferred]] = []
+        self.fatal: SystemFailure | None = None
+        self.handed_back: list[Lease[Any]] = []
+
+    @property
+    def only_commits(self) -> bool:
+        """Whether all it does is commit messages that bring nothing."""
+        return not (self.ended or self.waits or self.derived or self.values or self.handed_back)
+
+    def leave_out(self, seqs: Collection[Seq]) -> None:
+        """Leave out messages that were ended while their outcome waited here."""
+        gone = [(lease.epoch.number, lease.message.id) for lease in self.leases if lease.seq in seqs]
+        self.leases = [lease for lease in self.leases if lease.seq not in seqs]
+        self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) not in gone]
+        for seq in seqs:
+            self.derived.pop(seq, None)
+            self.values.pop(seq, None)
 
     def drop(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message that was about to commit end dead instead."""
@@ -98,15 +114,14 @@ class Planner:
         self._retry = RetryPolicy()
 
     def plan(self, answers: Sequence[Answer]) -> Batch:
-        """Sort answers. Those of messages that were ended meanwhile are left out."""
+        """Sort answers. What does not commit is left out if its message was ended meanwhile."""
         batch = Batch()
-        leases, entries, store_id, node_of = batch.leases, batch.entries, self._store_id, self._core.node
+        leases, entries, store_id = batch.leases, batch.entries, self._store_id
         for lease, outcome in answers:
-            node = node_of(lease.seq)
-            if node is None or node.state is not State.RUNNING:
-                continue
             if type(outcome) is not Executed:
-                self._plan_other(batch, lease, outcome)
+                node = self._core.node(lease.seq)
+                if node is not None and node.state is State.RUNNING:
+                    self._plan_other(batch, lease, outcome)
                 continue
             if (outcome.derived or outcome.ready or outcome.value is not None) and not self._brings(
                 batch, lease, outcome
@@ -115,12 +130,14 @@ class Planner:
             leases.append(lease)
             if outcome.ops:
                 message, epoch = lease.message, lease.epoch
-                key = task_key(store_id, epoch.number, message.id)
-                entries.append(Entry(key, epoch, message.id, message.kind, outcome.ops))
+                name = message.id
+                entries.append(Entry(task_key(store_id, epoch.number, name), epoch, name, message.kind, outcome.ops))
         return batch
 
     def _brings(self, batch: Batch, lease: Lease[Any], outcome: Executed[Any, Any]) -> bool:
         """Take in what a message derives, provides and leaves; tell whether it may."""
+        if self._core.node(lease.seq) is None:
+            return False
         derived, ready = list(outcome.derived), list(outcome.ready)
         error: Exception | None = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
         if error is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from weakref import WeakSet
+from weakref import ref
 
 import trio
 
@@ -65,15 +65,16 @@ class Feed:
     """Hands the facts of each atomic step to those who read at that moment.
 
     Readers are held weakly: one that its owner forgot to close goes away with its last reference, and its queue too.
+
+    Attributes:
+        position: where the last step stands.
+        readers: those who read now. If nobody does, facts need not be made at all.
     """
 
     def __init__(self) -> None:
         self.position = Position(0)
-        self._readers: WeakSet[Reader] = WeakSet()
-
-    def __len__(self) -> int:
-        """How many read now. If nobody does, facts need not be made at all."""
-        return len(self._readers)
+        # By identity. Asked at every step whether it is empty, so it is a plain dictionary and no WeakSet.
+        self.readers: dict[int, ref[Reader]] = {}
 
     def advance(self) -> Position:
         """Begin the next atomic step."""
@@ -84,8 +85,10 @@ class Feed:
         """Hand out the facts of the present step."""
         step = [Fact(self.position, body) for body in bodies]
         if step:
-            for reader in tuple(self._readers):
-                reader.push(step)
+            for reference in tuple(self.readers.values()):
+                reader = reference()
+                if reader is not None:
+                    reader.push(step)
 
     def follow(self) -> Reader:
         """Add a reader that knows everything up to now."""
@@ -98,9 +101,10 @@ class Feed:
 
     def drop(self, reader: Reader) -> None:
         """Remove a reader."""
-        self._readers.discard(reader)
+        self.readers.pop(id(reader), None)
 
     def _add(self, backlog: Iterable[Sequence[Fact]]) -> Reader:
         reader = Reader(self, backlog)
-        self._readers.add(reader)
+        identity = id(reader)
+        self.readers[identity] = ref(reader, lambda _: self.readers.pop(identity, None))
         return reader

@@ -133,7 +133,7 @@ class Ledger(Generic[P]):
             unfinished=sum(epoch.unfinished for epoch in epochs),
             letters=sum(epoch.letters for epoch in epochs),
             staged=sum(map(len, self._staged.values())),
-            readers=len(self._feed),
+            readers=len(self._feed.readers),
         )
 
     @_atomic
@@ -205,13 +205,18 @@ class Ledger(Generic[P]):
     def put(self, key: EpochKey, messages: Sequence[Message[P]]) -> PutReceipt:
         """Accept messages."""
         epoch = self._known(key)
-        fresh, conflicts = _sorted_out(messages, epoch.ids, {})
+        ids = [message.id for message in messages]
+        fresh: Sequence[int] = range(len(ids))
+        conflicts: list[str] = []
+        # Nearly always all of them are new, which sets find out quicker than a look at each.
+        if len(set(ids)) != len(ids) or not epoch.ids.keys().isdisjoint(ids):
+            fresh, conflicts = _sorted_out(messages, epoch.ids, {})
         if fresh and epoch.record.state != "open":
             raise EpochSealed(epoch.key.name, messages[fresh[0]].id)
-        born = self._keep(epoch, [messages[index] for index in fresh])
+        born = self._keep(epoch, messages if len(fresh) == len(ids) else [messages[index] for index in fresh])
         self._enliven(epoch, born)
         if born:
-            self._tell([_accepted(epoch, born)] if len(self._feed) else ())
+            self._tell([_accepted(epoch, born)] if self._feed.readers else ())
         return PutReceipt([kept.seq for kept in born], fresh, len(messages) - len(fresh), conflicts)
 
     @_atomic
@@ -238,10 +243,15 @@ class Ledger(Generic[P]):
         leases: list[Lease[P]] = []
         for seq in seqs:
             kept = live.get(seq)
-            if kept is not None and kept.lease is None and kept.end is None:
+            if kept is None or kept.lease is not None or kept.end is not None:
+                continue
+            if kept.progress is None:
+                kept.lease = lease = Lease(seq, kept.epoch.record.key, kept.message, token)
+                leases.append(lease)
+            else:
                 leases.append(kept.claim(token))
         if leases:
-            self._tell([Leased([lease.seq for lease in leases], token)] if len(self._feed) else ())
+            self._tell([Leased([lease.seq for lease in leases], token)] if self._feed.readers else ())
         return leases
 
     @_atomic
@@ -269,8 +279,10 @@ class Ledger(Generic[P]):
     def settle(self, session: Session, settlement: Settlement[P]) -> Settled:
         """Apply a settlement."""
         leads = self._current(session).fence is not None
+        if settlement.only_commits and not self._feed.readers and not self._staged:
+            return self._settle_commits(settlement.committed)
         _check_parents(settlement)
-        step = _Step(is_heard=len(self._feed) > 0)
+        step = _Step(is_heard=bool(self._feed.readers))
         done = self._commit(step, settlement.committed, settlement.values)
         for ended in settlement.ended:
             self._end(step, ended, leads=leads)
@@ -290,6 +302,24 @@ class Ledger(Generic[P]):
         if step.has_changed:
             self._tell([*step.births, *step.fates, *step.others])
         return Settled(self._feed.position, step.accepted, step.refused)
+
+    def _settle_commits(self, committed: Sequence[Lease[P]]) -> Settled:
+        """Settle commits that bring nothing and that nobody reads of, as most settlements are."""
+        live = self._live
+        refused: list[Seq] = []
+        for lease in committed:
+            seq = lease.seq
+            kept = live.get(seq)
+            if kept is None or not (kept.lease is lease or kept.is_held_by(lease)):
+                refused.append(seq)
+                continue
+            del live[seq]
+            kept.lease = kept.progress = None
+            kept.end = "committed"
+            kept.epoch.unfinished -= 1
+        if len(refused) != len(committed):
+            self._feed.advance()
+        return Settled(self._feed.position, (), refused)
 
     # The parts of a settlement follow, then what several steps need.
 
@@ -372,6 +402,8 @@ class Ledger(Generic[P]):
         stage = self._staged.get(derived.parent, {}).values() if derived.staged else ()
         # An id may have become known since it was staged: then the one that is alive is the first.
         born = [kept for kept in stage if kept.message.id not in epoch.ids]
+        for kept in born:
+            kept.at = self._wall()
         self._enliven(epoch, born)
         fresh, _ = _sorted_out(derived.messages, epoch.ids, {})
         more = self._keep(epoch, [derived.messages[index] for index in fresh])
@@ -442,7 +474,7 @@ class Ledger(Generic[P]):
     def _tell(self, bodies: Iterable[FactBody]) -> None:
         """End an atomic step: move on, and hand out its facts if anybody reads."""
         self._feed.advance()
-        if len(self._feed):
+        if self._feed.readers:
             self._feed.publish(bodies)
 
     def _current(self, session: Session) -> Session:
@@ -472,12 +504,9 @@ class Ledger(Generic[P]):
         return [Kept(Seq(seq), epoch, message, at) for seq, message in enumerate(messages, first)]
 
     def _enliven(self, epoch: KeptEpoch, born: Sequence[Kept]) -> None:
-        """Make messages known. Staged ones were made earlier but are accepted only now."""
-        at = self._wall()
-        for kept in born:
-            kept.at = at
-            epoch.ids[kept.message.id] = kept
-            self._live[kept.seq] = kept
+        """Make messages known."""
+        epoch.ids.update({kept.message.id: kept for kept in born})
+        self._live.update({kept.seq: kept for kept in born})
         epoch.unfinished += len(born)
 
     def _provide(self, number: int | None, resource: Resource) -> Iterator[Provided]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Generic, Literal, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from attrs import define, field, frozen
 
@@ -61,6 +62,8 @@ P_contra = TypeVar("P_contra", contravariant=True)
 
 Seq = NewType("Seq", int)
 """The place of a message in its store: order of acceptance, primary key, order within a lane. Never reused."""
+
+NOTHING: Final[Mapping[Seq, bytes]] = MappingProxyType({})
 
 Position = NewType("Position", int)
 """A place in the feed of facts. Grows with every commit."""
@@ -202,7 +205,7 @@ class Record:
     value: bytes | None
 
 
-@frozen
+@define(eq=False)
 class Settlement(Generic[P]):
     """Everything that one atomic step changes.
 
@@ -222,14 +225,28 @@ class Settlement(Generic[P]):
     """
 
     committed: Sequence[Lease[P]] = ()
-    values: Mapping[Seq, bytes] = field(factory=dict)
+    values: Mapping[Seq, bytes] = NOTHING
     ended: Sequence[Ended] = ()
     waits: Sequence[Waits] = ()
     derived: Sequence[Derived[P]] = ()
     ready: Sequence[tuple[int | None, Resource]] = ()
-    prepared: Mapping[Seq, bytes] = field(factory=dict)
+    prepared: Mapping[Seq, bytes] = NOTHING
     epochs: Sequence[EpochChange] = ()
     records: Sequence[Record] = ()
+
+    @property
+    def only_commits(self) -> bool:
+        """Whether all it does is commit messages that bring nothing."""
+        return not (
+            self.ended
+            or self.waits
+            or self.derived
+            or self.values
+            or self.prepared
+            or self.epochs
+            or self.ready
+            or self.records
+        )
 
 
 @frozen
