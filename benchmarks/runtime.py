@@ -40,6 +40,7 @@ TRACE: Sequence[tuple[int, ...]] = ((), (0,), (0,), (1, 2), (3,))
 TRACE_IDS = ("start", "left", "right", "merge", "end")
 CALLERS = 16
 MOST_UNFINISHED = 20_000
+OURS = ("runtime", "in batches", "one at a time")
 
 
 class Singly:
@@ -188,7 +189,7 @@ def medians(graph: Graph, contenders: Sequence[Contender], repeats: int) -> dict
 
 
 def show_line(title: str, count: int, seconds: dict[str, float]) -> None:
-    """Print messages per second, and how many times as fast the runtime is as each neighbour."""
+    """Print how many there were per second, and how many times as fast the runtime is as each neighbour."""
     ours = seconds["runtime"]
     shown = [f"{name} {_rate(count / each)}{_times(name, each / ours)}" for name, each in seconds.items()]
     print(f"  {title:<42} {count:>9,}  " + "   ".join(shown), flush=True)
@@ -199,7 +200,7 @@ def _rate(per_second: float) -> str:
 
 
 def _times(name: str, ratio: float) -> str:
-    return "" if name == "runtime" else f" (×{ratio:.2f})"
+    return "" if name in OURS else f" (x {ratio:.2f})"
 
 
 # The parts.
@@ -236,18 +237,20 @@ def _judge(name: str, bars: Bars, sizes: Sequence[int], results: dict[int, dict[
     small, large = results[sizes[0]], results[sizes[1]]
     label = f"{name}, {sizes[1]:,}"
     if name == "W1":
-        bars.at_least(f"{label}, in batches: × asyncio", large["asyncio"] / large["in batches"], 3.0)
+        bars.at_least(f"{label}, in batches: x asyncio", large["asyncio"] / large["in batches"], 3.0)
     elif name == "W2":
-        bars.at_least(f"{label}: × asyncio", large["asyncio"] / large["runtime"], 2.5)
-        bars.at_least(f"{label}: × graphlib", large["graphlib"] / large["runtime"], 0.5)
+        bars.at_least(f"{label}: x asyncio", large["asyncio"] / large["runtime"], 2.5)
+        bars.at_least(f"{label}: x graphlib", large["graphlib"] / large["runtime"], 0.5)
         if "dask" in small:
-            bars.at_least(f"W2, {sizes[0]:,}: × dask", small["dask"] / small["runtime"], 15.0)
+            bars.at_least(f"W2, {sizes[0]:,}: x dask", small["dask"] / small["runtime"], 15.0)
         scale = sizes[2] / sizes[0]
         ours, theirs = (results[sizes[2]][who] / small[who] / scale for who in ("runtime", "graphlib"))
-        print(f"  growth of a message's cost from {sizes[0]:,} to {sizes[2]:,}: runtime {ours:.2f}, graphlib {theirs:.2f}")
+        print(
+            f"  growth of a message's cost from {sizes[0]:,} to {sizes[2]:,}: runtime {ours:.2f}, graphlib {theirs:.2f}"
+        )
         bars.at_most(f"growth {sizes[0]:,} → {sizes[2]:,}: ÷ graphlib's", ours / theirs, 1.2)
     elif name == "W3":
-        bars.at_least(f"{label}: × asyncio", large["asyncio"] / large["runtime"], 1.2)
+        bars.at_least(f"{label}: x asyncio", large["asyncio"] / large["runtime"], 1.2)
 
 
 def run_traces(bars: Bars, *, quick: bool) -> None:
@@ -281,17 +284,14 @@ class Tap(MemorySink[int]):
         self.moved = trio.Event()
 
 
-def time_stream(count: int) -> list[float]:
+def time_stream(parents: Sequence[tuple[int, ...]]) -> list[float]:
     """Stream messages, few of them unfinished at a time; return how long each tenth took."""
-    rng = random.Random(count)
-    parents: list[tuple[int, ...]] = []
+    count = len(parents)
 
     async def messages(sink: Tap) -> AsyncIterator[Message[int]]:
-        for number in range(count):
+        for number, above in enumerate(parents):
             while number - sink.count >= MOST_UNFINISHED:
                 await sink.moved.wait()
-            above = window_parents(number, rng)
-            parents.append(above)
             yield Message(f"m{number}", number, depends_on=[f"m{parent}" for parent in above])
 
     async def main() -> list[float]:
@@ -313,7 +313,9 @@ def time_stream(count: int) -> list[float]:
 
 def run_stream(bars: Bars, *, quick: bool) -> None:
     count = 100_000 if quick else 1_000_000
-    runs = [time_stream(count) for _ in range(3)]
+    rng = random.Random(count)
+    parents = [window_parents(number, rng) for number in range(count)]
+    runs = [time_stream(parents) for _ in range(3)]
     tenths = [statistics.median(run[at] for run in runs) for at in range(10)]
     shown = " ".join(_rate(count / 10 / each) for each in tenths)
     print(f"  stream of {count:,}, at most {MOST_UNFINISHED:,} unfinished; by tenths: {shown}", flush=True)
@@ -386,7 +388,7 @@ def run_epochs(bars: Bars, *, quick: bool) -> None:
 
 
 def run(*, quick: bool = False, only: Collection[str] = ()) -> None:
-    print("runtime: messages per second; (×n): so many times as fast as that neighbour")
+    print("runtime: how many per second; (x n): so many times as fast as that neighbour")
     if not HAS_DASK:
         print("  dask is not installed: no comparison with it")
     bars = Bars()

@@ -290,8 +290,13 @@ class Core:
         self._transitions.timers.set_for(node, expires_at, TimerKind.EXPIRY)
         return False
 
-    def claim(self, seqs: Iterable[Seq]) -> None:
-        """Learn that messages were started otherwise than by `take`, for instance by another process."""
+    def claim(self, seqs: Iterable[Seq], *, takes_lane: bool = True) -> None:
+        """Learn that messages were started otherwise than by `take`, for instance by another process.
+
+        Args:
+            seqs: the messages.
+            takes_lane: whether they have their lanes; one that was started and deferred long ago has not.
+        """
         transitions = self._transitions
         for seq in seqs:
             node = self._nodes.get(seq)
@@ -304,7 +309,8 @@ class Core:
             transitions.timers.drop_all(node, TimerKind.START)
             node.state = State.RUNNING
             node.since = transitions.now
-            transitions.schedule.start(node)
+            if takes_lane:
+                transitions.schedule.start(node)
             transitions.touch(node.epoch)
 
     def hand_to_sink(self, seqs: Iterable[Seq]) -> list[Seq]:
@@ -510,10 +516,12 @@ class Core:
         """Learn what time it is: let due timers act, then look for what nothing alive can release."""
         transitions = self._transitions
         transitions.now = max(transitions.now, now)
-        while (timer := transitions.timers.pop_due(transitions.now)) is not None:
-            self._fire(timer.kind, timer.subject)
-            transitions.settle()
-        self._lookout.look()
+        if transitions.timers:
+            while (timer := transitions.timers.pop_due(transitions.now)) is not None:
+                self._fire(timer.kind, timer.subject)
+                transitions.settle()
+        if transitions.quiet or self._lookout.due is not None:
+            self._lookout.look()
 
     def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
         if isinstance(subject, EpochTracker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from naviscope_ingest._core.core import Core
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import State
 from naviscope_spi import (
     Accepted,
     CaughtUp,
@@ -94,18 +94,15 @@ class Fold:
         else:
             self._core.tell_run(fact.seq, fact.run)
         new = [each for each in fact.depends_on or () if each not in node.more().added]
+        # A message that was deferred or failed had been running, whatever is known of its dependencies so far.
         if fact.not_before is not None:
             # Whatever it was deferred for before, it was there when the attempt that failed began.
             node.more().added += tuple(new)
-            self._start(node)
+            self._core.claim([fact.seq])
             self._core.retry(fact.seq, fact.not_before, spent=False)
         elif new:
-            self._start(node)
+            self._core.claim([fact.seq], takes_lane=False)
             self._core.defer(fact.seq, new)
         else:
             self._core.release([fact.seq])
         self._core.tell_attempts(fact.seq, fact.attempt)
-
-    def _start(self, node: Node) -> None:
-        """A message that was deferred or failed had been running, whatever is known of its dependencies so far."""
-        self._core.claim([node.seq])

@@ -112,7 +112,8 @@ class Transitions:
         freed, self.graph.freed = self.graph.freed, []
         waiting, ready, now, add = State.WAITING, State.READY, self.now, self.schedule.add
         for node in freed:
-            if node.state is not waiting:
+            # It may have been started and deferred since: facts of a recovery are judged at its end.
+            if node.state is not waiting or node.missing:
                 continue
             node.epoch.waiting -= 1
             if node.rare is None and node.message.not_before is None:

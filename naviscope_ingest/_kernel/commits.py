@@ -13,37 +13,48 @@ from typing import Any
 from naviscope_ingest.errors import SinkMisbehaved
 from naviscope_spi import CommitBatch, CommitSink, Entry, SinkRejected, SystemFailure, Transient
 
-__all__ = ["commit_entries"]
+__all__ = ["check_answer", "commit_entries"]
 
 _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 60.0
 
 
 async def commit_entries(
-    sink: CommitSink[Any], entries: Sequence[Entry[Any]], sleep: Callable[[float], Awaitable[object]]
+    sink: CommitSink[Any],
+    entries: Sequence[Entry[Any]],
+    sleep: Callable[[float], Awaitable[object]],
+    first: Exception,
 ) -> dict[str, BaseException]:
-    """Commit entries; return the errors of those that the sink refuses, by task key.
+    """Commit entries that failed once; return the errors of those that the sink refuses, by task key.
+
+    Args:
+        sink: where they go.
+        entries: what they are.
+        sleep: waits some seconds.
+        first: the error they failed with.
 
     Raises:
         SystemFailure: the sink says that nothing can succeed.
         SinkMisbehaved: the sink returned something.
     """
+    if isinstance(first, SystemFailure):
+        raise first
+    if isinstance(first, Transient):
+        await sleep(_FIRST_DELAY if first.retry_after is None else first.retry_after)
     refused: dict[str, BaseException] = {}
-    todo = [list(entries)]
-    has_failed_before = False
+    todo = _without(list(entries), first, refused) if isinstance(first, SinkRejected) else [list(entries)]
+    was_tried = not isinstance(first, SinkRejected | Transient)
     while todo:
         batch = todo.pop()
         error = await _try(sink, batch, sleep)
-        if error is None:
-            has_failed_before = False
-        elif isinstance(error, SinkRejected):
+        if isinstance(error, SinkRejected):
             todo += _without(batch, error, refused)
-        elif len(batch) == 1:
+        elif error is not None and len(batch) == 1:
             refused[batch[0].task_key] = error
-        elif not has_failed_before:
-            has_failed_before = True
+        elif error is not None and not was_tried:
+            was_tried = True
             todo.append(batch)
-        else:
+        elif error is not None:
             half = len(batch) // 2
             todo += [batch[half:], batch[:half]]
     return refused
@@ -67,12 +78,20 @@ async def _try(
         except Exception as error:
             return error
         else:
-            if answer is not None:
-                raise SinkMisbehaved(
-                    f"{type(sink).__name__}.commit returned {answer!r:.80}: it must apply the batch, or raise, and "
-                    "return None"
-                )
+            check_answer(sink, answer)
             return None
+
+
+def check_answer(sink: CommitSink[Any], answer: object) -> None:
+    """Raise if a sink returned something: nobody can tell whether it applied the batch.
+
+    Raises:
+        SinkMisbehaved: it did.
+    """
+    if answer is not None:
+        raise SinkMisbehaved(
+            f"{type(sink).__name__}.commit returned {answer!r:.80}: it must apply the batch, or raise, and return None"
+        )
 
 
 def _without(batch: list[Entry[Any]], error: SinkRejected, refused: dict[str, BaseException]) -> list[list[Entry[Any]]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ import trio
 from attrs import frozen
 
 from naviscope_ingest._core import Core, Decisions, EpochEvent, Fold
-from naviscope_ingest._kernel.commits import commit_entries
+from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -29,6 +29,7 @@ from naviscope_ingest.errors import BadOutcome, RuntimeFailed, RuntimeStopped
 from naviscope_spi import (
     CaughtUp,
     Clock,
+    CommitBatch,
     DeferredStore,
     Delivery,
     Derived,
@@ -123,6 +124,7 @@ class Kernel:
         self._components = components
         self._config = config
         self._executor: Any = components.executor
+        self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = components.commit_sink.commit
         # A store in memory settles without waiting: there is nothing to shield, and a scope costs as much as settling.
         self._store_waits = store.info.durability != "none"
         self._runs_batches = isinstance(components.executor, SupportsBatch)
@@ -402,21 +404,31 @@ class Kernel:
         worker.is_struck = False
         self._wake_waiters()
 
-    async def _find_work(self) -> bool:
-        """Claim messages, or commit, or sleep; return whether the caller should let others run."""
+    async def _find_work(self) -> None:
+        """Claim messages; if there are none, commit and look again; if there is nothing at all, sleep."""
+        if not await self._claim():
+            if self._outbox and not self._is_committing:
+                await self._commit_outbox()
+                await self._claim()
+            else:
+                await self._sleep()
+
+    async def _claim(self) -> bool:
+        """Claim messages that may start, as many as there is room for; return whether there were any."""
         room = self._config.max_in_flight - self._in_flight
-        seqs = self.core.take(room) if room > 0 and self.state == "running" else []
-        if seqs:
-            self._in_flight += len(seqs)
-            assert self._session is not None
-            leases = await self.store.pop_ready(self._session, seqs)
-            self._work.extend(leases)
-            if len(leases) != len(seqs):
-                self._in_flight -= len(seqs) - len(leases)
+        if room <= 0 or self.state != "running":
             return False
-        if self._outbox and not self._is_committing:
-            await self._commit_outbox()
-            return True
+        seqs = self.core.take(room)
+        if not seqs:
+            return False
+        self._in_flight += len(seqs)
+        assert self._session is not None
+        leases = await self.store.pop_ready(self._session, seqs)
+        self._work.extend(leases)
+        self._in_flight -= len(seqs) - len(leases)
+        return True
+
+    async def _sleep(self) -> None:
         self._set_alarm()
         self._wake_waiters()
         self._asleep += 1
@@ -425,7 +437,6 @@ class Kernel:
         except trio.Cancelled:
             self._asleep -= 1
             raise
-        return False
 
     async def _work_singly(self, worker: _Worker) -> None:
         """Run messages one at a time until this worker is struck."""
@@ -434,12 +445,11 @@ class Kernel:
         handled = 0
         while True:
             if not work:
-                if await self._find_work():
-                    handled += 16
-                    if handled > _BUDGET:
-                        handled = 0
-                        await trio.lowlevel.checkpoint()
-                continue
+                await self._find_work()
+                # Looking for work costs something too, so that nobody looks for ever without letting others run.
+                handled += 1
+                if not work and handled <= _BUDGET:
+                    continue
             if len(work) > 1:
                 # Others are woken one by one: if executors do not wait, this worker is done before they look.
                 self._wake_worker()
@@ -474,7 +484,8 @@ class Kernel:
         outbox = self._outbox
         while True:
             if not self._work:
-                if await self._find_work():
+                await self._find_work()
+                if not self._work:
                     await trio.lowlevel.checkpoint()
                 continue
             leases = self._next_batch()
@@ -559,9 +570,7 @@ class Kernel:
         if late:
             batch.leave_out(late)
         if batch.entries:
-            refused = await commit_entries(self._components.commit_sink, batch.entries, trio.sleep)
-            if refused:
-                self._drop_refused(batch, refused)
+            await self._sink(batch)
         now = self.clock.wall()
         if batch.only_commits:
             await self._write(Settlement(batch.leases))
@@ -581,6 +590,18 @@ class Kernel:
             await self._carry_out()
         if batch.fatal is not None:
             raise batch.fatal
+
+    async def _sink(self, batch: Batch) -> None:
+        """Let the sink commit the ops of a batch; what it refuses ends dead."""
+        sink = self._components.commit_sink
+        try:
+            answer = await self._commit_to_sink(CommitBatch(batch.entries))
+        except Exception as error:
+            refused = await commit_entries(sink, batch.entries, trio.sleep, error)
+            self._drop_refused(batch, refused)
+        else:
+            if answer is not None:
+                check_answer(sink, answer)
 
     def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
         names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}

@@ -1,7 +1,7 @@
 """Checks that hold an implementation to its contract, and a clock for virtual time. They need no test framework.
 
-Each check takes a factory, tries every promise of the contract on things the factory opens, and raises `ContractViolation`
-for the first promise that is broken. The implementations of this project pass the very same checks.
+Each check takes a factory, tries every promise of the contract on things the factory opens, and raises
+`ContractViolation` for the first promise that is broken. The implementations of this project pass the very same checks.
 """
 
 from naviscope_ingest.errors import ContractViolation

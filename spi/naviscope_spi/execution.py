@@ -151,7 +151,7 @@ class Entry(Generic[Op_co]):
     ops: Sequence[Op_co]
 
 
-@frozen
+@define
 class CommitBatch(Generic[Op_co]):
     """What a sink makes visible in one step. No entry depends on another one of the same batch.
 
