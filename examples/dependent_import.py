@@ -30,7 +30,7 @@ from naviscope_ingest import (
 )
 
 CUSTOMERS, ORDERS, LINES, PRODUCTS = 60, 400, 1_200, 25
-DERIVES_NOTHING: dict[str, tuple[str, ...]] = {kind: () for kind in ("customer", "product", "order", "line", "summary")}
+KINDS = ("customer", "product", "order", "line", "summary")
 
 Record = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Shop:
     """The system that is filled: tables of rows. It applies the rows of a message once, however often they come."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, dict[str, Record]] = {kind: {} for kind in DERIVES_NOTHING}
+        self.tables: dict[str, dict[str, Record]] = {kind: {} for kind in KINDS}
         self._applied: set[str] = set()
 
     async def commit(self, batch: CommitBatch[tuple[str, str, Record]]) -> None:
@@ -57,7 +57,7 @@ class Importer:
         self._shop = shop
 
     async def execute(self, message: Delivery[Record]) -> Executed[Record, tuple[str, str, Record]]:
-        await trio.sleep(random.uniform(0.005, 0.025))  # noqa: S311 - as if another system were asked
+        await trio.sleep(random.uniform(0.005, 0.025))  # As if another system were asked.
         record, tables = message.payload, self._shop.tables
         ready: list[Resource] = []
         row = dict(record)
@@ -76,7 +76,7 @@ class Importer:
 
 def records() -> Iterator[Message[Record]]:
     """Make the messages of the import, the wrong ones among them."""
-    dice = random.Random(7)  # noqa: S311 - the same shop each time
+    dice = random.Random(7)  # The same shop each time.
     for n in range(CUSTOMERS):
         customer = f"customer-{n}"
         yield Message(customer, {"name": f"Customer {n}"}, kind="customer")
@@ -120,11 +120,11 @@ async def main() -> None:
     runtime = IngestRuntime(
         RuntimeComponents(executor=Importer(shop), commit_sink=shop),
         # Nothing here derives messages, so barriers need not allow for it. What cannot come is given up soon.
-        RuntimeConfig(max_in_flight=32, derives=DERIVES_NOTHING, stall_grace=0.2),
+        RuntimeConfig(max_in_flight=32, derives=dict.fromkeys(KINDS, ()), stall_grace=0.2),
     )
     messages = list(records())
     messages.append(messages[-1])
-    random.Random(8).shuffle(messages)  # noqa: S311 - the same order each time
+    random.Random(8).shuffle(messages)
     async with runtime.running() as intake:
         epoch = await intake.new_epoch("shop-import")
         await epoch.submit(messages)

@@ -91,7 +91,7 @@ class RuntimeConfig:
     commit_batch: int = field(default=512, validator=_at_least_one)
     commit_linger: float = field(default=0.0, validator=_seconds)
     execute_batch: int = field(default=256, validator=_at_least_one)
-    submit_chunk: int = field(default=1_000, validator=_at_least_one)
+    submit_chunk: int = field(default=512, validator=_at_least_one)
     max_derived: int = field(default=1_000, validator=_at_least_one)
     derives: Mapping[str, Collection[str]] | None = None
     on_unresolved: OnUnresolved = field(default="fail", validator=_one_of("fail", "run", "skip", "wait"))

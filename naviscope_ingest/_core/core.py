@@ -260,6 +260,8 @@ class Core:
         # While facts are incomplete, an end of its own may still follow.
         is_over = epoch.verdict is not None and not self._graph.is_recovering
         late: list[Node] = []
+        # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
+        start, ready = transitions.schedule.usual_queue(epoch), State.READY
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
                 continue
@@ -278,7 +280,11 @@ class Core:
                 if node.missing:
                     epoch.waiting += 1
                     continue
-            transitions.make_ready(node)
+            if message.key is None and not message.priority and message.not_before is None:
+                node.state = ready
+                start(node)
+            else:
+                transitions.make_ready(node)
         if late:
             transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
         transitions.touch(epoch)
@@ -353,28 +359,39 @@ class Core:
             self._accept(self._epoch(number), new, messages)
         for number, resource in ready:
             self._graph.provided(number, resource)
-        transitions, nodes, is_ended = self._transitions, self._nodes, State.ENDED
-        tell, retire, touched = self._graph.committed, transitions.retire, transitions.touched
+        self._commit(seqs, values)
+        for fact, reason in ended:
+            self._end(fact, reason)
+        self._transitions.settle()
+
+    def _commit(self, seqs: Iterable[Seq], values: Mapping[Seq, bytes] | None) -> None:
+        transitions, nodes, graph = self._transitions, self._nodes, self._graph
+        now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
+        tell = graph.committed
         for seq in seqs:
             node = nodes.get(seq)
             if node is None or node.state is is_ended:
                 continue
             del nodes[seq]
-            retire(node)
+            epoch, message_id = node.epoch, node.message.id
+            if node.state is committing and node.rare is None and node.message.key is None and epoch.kinds is None:
+                # What `retire` would do for a message that is in nothing else.
+                node.state = is_ended
+                node.since = now
+                epoch.unfinished -= 1
+                transitions.ended += 1
+            else:
+                transitions.retire(node)
             node.end = "committed"
-            message_id, epoch = node.message.id, node.epoch
             del epoch.live[message_id]
             epoch.done.add(message_id)
             epoch.ends["committed"] += 1
             touched[epoch.number] = epoch
             if values and seq in values:
                 epoch.values[message_id] = values[seq]
-                self._graph.hands_over = True
+                graph.hands_over = True
             if node.waiters:
                 tell(node.waiters)
-        for fact, reason in ended:
-            self._end(fact, reason)
-        transitions.settle()
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""

@@ -53,7 +53,7 @@ from naviscope_spi import (
 
 __all__ = ["Kernel", "Statistics"]
 
-_BUDGET = 256
+_BUDGET = 512
 """How many messages a worker handles before it lets others run."""
 
 _LONGEST_SLEEP = 60.0
@@ -566,7 +566,8 @@ class Kernel:
         """Hand a batch to the sink, then settle it. The worker that does so goes on with what became ready."""
         core = self.core
         batch = self._planner.plan(answers)
-        late = core.hand_to_sink([lease.seq for lease in batch.leases])
+        seqs = [lease.seq for lease in batch.leases]
+        late = core.hand_to_sink(seqs)
         if late:
             batch.leave_out(late)
         if batch.entries:
@@ -575,7 +576,7 @@ class Kernel:
         if batch.only_commits:
             await self._write(Settlement(batch.leases))
             core.tell_time(now)
-            core.commit([lease.seq for lease in batch.leases])
+            core.commit(seqs)
         else:
             if batch.derived:
                 await self._stage(batch)

@@ -29,7 +29,6 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     Waits,
-    task_key,
 )
 
 __all__ = ["Answer", "Batch", "Planner", "Raised", "describe_error"]
@@ -131,7 +130,8 @@ class Planner:
             if outcome.ops:
                 message, epoch = lease.message, lease.epoch
                 name = message.id
-                entries.append(Entry(task_key(store_id, epoch.number, name), epoch, name, message.kind, outcome.ops))
+                # As `task_key` has it, without the call.
+                entries.append(Entry(f"{store_id}:{epoch.number}:{name}", epoch, name, message.kind, outcome.ops))
         return batch
 
     def _brings(self, batch: Batch, lease: Lease[Any], outcome: Executed[Any, Any]) -> bool:

@@ -6,8 +6,10 @@ when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from itertools import groupby, islice
+from math import inf
 from typing import Any
 
 from attrs import define, evolve, field
@@ -134,7 +136,9 @@ class KeptEpoch:
 
     Attributes:
         record: as the contract shows it.
-        ids: every message by its id, in order of acceptance.
+        ids: the place of every message by its id, in order of acceptance.
+        done: the messages that committed, by place. They cost no object of ours, which garbage collection would visit.
+        times: when messages were accepted, by the first place of each step.
         values: what committed messages hand to dependents.
         failed: the messages that ended without committing.
         scope: the resources of this epoch.
@@ -145,7 +149,9 @@ class KeptEpoch:
     """
 
     record: EpochRecord
-    ids: dict[str, Kept] = field(factory=dict)
+    ids: dict[str, Seq] = field(factory=dict)
+    done: dict[Seq, Message[Any]] = field(factory=dict)
+    times: list[tuple[Seq, float]] = field(factory=list)
     values: dict[Seq, bytes] = field(factory=dict)
     failed: dict[Seq, Kept] = field(factory=dict)
     scope: Scope = field(factory=dict)
@@ -162,26 +168,47 @@ class KeptEpoch:
     def free(self) -> None:
         """Let go of messages, ids, values and resources. The record stays."""
         self.is_freed = True
-        for each in (self.ids, self.values, self.failed, self.scope):
+        for each in (self.ids, self.done, self.times, self.values, self.failed, self.scope):
             each.clear()
 
-    def accepted(self) -> Iterator[Accepted[Any]]:
-        """Yield every message, in order of acceptance, a bounded number in each fact."""
-        for at, together in groupby(self.ids.values(), key=lambda kept: kept.at):
-            while chunk := list(islice(together, _CHUNK)):
-                yield Accepted(self.key, [kept.seq for kept in chunk], [kept.message for kept in chunk], at)
+    def accepted(self, live: Mapping[Seq, Kept]) -> Iterator[Accepted[Any]]:
+        """Yield every message, in order of acceptance, a bounded number in each fact.
 
-    def fates(self) -> Iterator[FactBody]:
+        Args:
+            live: the messages that have not committed, of all epochs.
+        """
+        for at, together in groupby(self.ids.values(), key=lambda seq: self._accepted_at(seq, live)):
+            while chunk := list(islice(together, _CHUNK)):
+                yield Accepted(self.key, chunk, [self.message(seq, live) for seq in chunk], at)
+
+    def message(self, seq: Seq, live: Mapping[Seq, Kept]) -> Message[Any]:
+        """Return a message by its place."""
+        done = self.done.get(seq)
+        return live[seq].message if done is None else done
+
+    def _accepted_at(self, seq: Seq, live: Mapping[Seq, Kept]) -> float:
+        kept = live.get(seq)
+        if kept is not None:
+            return kept.at
+        return self.times[bisect_right(self.times, (seq, inf)) - 1][1]
+
+    def fates(self, live: Mapping[Seq, Kept]) -> Iterator[FactBody]:
         """Yield what became of the messages.
 
         The waits of a message come before its end and its lease: they tell the run that ended, and a replay has to name
         the next one; and news of waits mean that the lease is over.
+
+        Args:
+            live: the messages that have not committed, of all epochs.
         """
-        committed = [kept.seq for kept in self.ids.values() if kept.end == "committed"]
+        committed = [seq for seq in self.ids.values() if seq in self.done]
         for start in range(0, len(committed), _CHUNK):
             chunk = committed[start : start + _CHUNK]
             yield Committed(chunk, {seq: self.values[seq] for seq in chunk if seq in self.values})
-        for kept in self.ids.values():
+        for seq in self.ids.values():
+            kept = live.get(seq)
+            if kept is None:
+                continue
             waits = kept.waits()
             if waits is not None:
                 yield waits

@@ -210,7 +210,7 @@ class Ledger(Generic[P]):
         conflicts: list[str] = []
         # Nearly always all of them are new, which sets find out quicker than a look at each.
         if len(set(ids)) != len(ids) or not epoch.ids.keys().isdisjoint(ids):
-            fresh, conflicts = _sorted_out(messages, epoch.ids, {})
+            fresh, conflicts = _sorted_out(messages, epoch, self._live, {})
         if fresh and epoch.record.state != "open":
             raise EpochSealed(epoch.key.name, messages[fresh[0]].id)
         born = self._keep(epoch, messages if len(fresh) == len(ids) else [messages[index] for index in fresh])
@@ -229,7 +229,7 @@ class Ledger(Generic[P]):
         if holder is None or not holder.is_held_by(parent):
             raise SessionLost(f"the lease of message {parent.message.id!r} is not live: nothing was staged")
         stage = self._staged.get(parent.seq, {})
-        fresh, conflicts = _sorted_out(messages, epoch.ids, stage)
+        fresh, conflicts = _sorted_out(messages, epoch, self._live, stage)
         born = self._keep(epoch, [messages[index] for index in fresh])
         if born:
             self._staged.setdefault(parent.seq, stage).update({kept.message.id: kept for kept in born})
@@ -314,9 +314,9 @@ class Ledger(Generic[P]):
                 refused.append(seq)
                 continue
             del live[seq]
-            kept.lease = kept.progress = None
-            kept.end = "committed"
-            kept.epoch.unfinished -= 1
+            epoch = kept.epoch
+            epoch.done[seq] = kept.message
+            epoch.unfinished -= 1
         if len(refused) != len(committed):
             self._feed.advance()
         return Settled(self._feed.position, (), refused)
@@ -333,8 +333,7 @@ class Ledger(Generic[P]):
                 step.refused.append(seq)
                 continue
             del live[seq]
-            kept.lease = kept.progress = None
-            kept.end = "committed"
+            kept.epoch.done[seq] = kept.message
             kept.epoch.unfinished -= 1
             done.append(kept)
         if done:
@@ -405,7 +404,7 @@ class Ledger(Generic[P]):
         for kept in born:
             kept.at = self._wall()
         self._enliven(epoch, born)
-        fresh, _ = _sorted_out(derived.messages, epoch.ids, {})
+        fresh, _ = _sorted_out(derived.messages, epoch, self._live, {})
         more = self._keep(epoch, [derived.messages[index] for index in fresh])
         self._enliven(epoch, more)
         born += more
@@ -505,7 +504,9 @@ class Ledger(Generic[P]):
 
     def _enliven(self, epoch: KeptEpoch, born: Sequence[Kept]) -> None:
         """Make messages known."""
-        epoch.ids.update({kept.message.id: kept for kept in born})
+        if born:
+            epoch.times.append((born[0].seq, born[0].at))
+        epoch.ids.update({kept.message.id: kept.seq for kept in born})
         self._live.update({kept.seq: kept for kept in born})
         epoch.unfinished += len(born)
 
@@ -541,27 +542,32 @@ class Ledger(Generic[P]):
         epochs = self._epochs.values()
         yield [EpochOpened(epoch.record) for epoch in epochs]
         for epoch in epochs:
-            for accepted in epoch.accepted():
+            for accepted in epoch.accepted(self._live):
                 yield [accepted]
         for epoch in epochs:
-            yield list(epoch.fates())
+            yield list(epoch.fates(self._live))
         yield [Provided(resource, None) for resource in self._resources.values()]
         yield [Provided(resource, epoch.key.number) for epoch in epochs for resource in epoch.scope.values()]
 
 
 def _sorted_out(
-    messages: Sequence[Message[Any]], ids: Mapping[str, Kept], stage: Mapping[str, Kept]
+    messages: Sequence[Message[Any]], epoch: KeptEpoch, live: Mapping[Seq, Kept], stage: Mapping[str, Kept]
 ) -> tuple[list[int], list[str]]:
     """Return the indexes of the messages that are new, and the ids that are known with another content."""
     fresh: dict[str, int] = {}
     conflicts: list[str] = []
     for index, message in enumerate(messages):
         name = message.id
-        kept = ids.get(name) or stage.get(name)
-        if kept is None and name not in fresh:
+        seq = epoch.ids.get(name)
+        if seq is not None:
+            known = epoch.message(seq, live)
+        elif name in stage:
+            known = stage[name].message
+        elif name in fresh:
+            known = messages[fresh[name]]
+        else:
             fresh[name] = index
             continue
-        known = messages[fresh[name]] if kept is None else kept.message
         if not same_content(known, message):
             conflicts.append(name)
     return list(fresh.values()), conflicts

@@ -206,11 +206,11 @@ class Resource:
             raise InvalidMessage(f"resource {self.name!r} has both version= and add=: set it or count it")
 
 
-@define
+@define(init=False)
 class Executed(Generic[P, Op_co]):
     """It worked.
 
-    Nobody changes it; it is not frozen because one is made for every message.
+    Nobody changes it; it is not frozen, and makes itself, because there is one for every message.
 
     Attributes:
         ops: operations for the sink.
@@ -219,10 +219,22 @@ class Executed(Generic[P, Op_co]):
         value: a few bytes kept with the end and handed to dependents.
     """
 
-    ops: Sequence[Op_co] = ()
-    derived: Sequence[Message[P]] = ()
-    ready: Sequence[Resource] = ()
-    value: bytes | None = field(default=None, converter=_check_value)
+    ops: Sequence[Op_co]
+    derived: Sequence[Message[P]]
+    ready: Sequence[Resource]
+    value: bytes | None
+
+    def __init__(
+        self,
+        ops: Sequence[Op_co] = (),
+        derived: Sequence[Message[P]] = (),
+        ready: Sequence[Resource] = (),
+        value: bytes | None = None,
+    ) -> None:
+        self.ops = ops
+        self.derived = derived
+        self.ready = ready
+        self.value = value if value is None else _check_value(value)
 
 
 @frozen

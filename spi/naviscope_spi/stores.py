@@ -437,7 +437,8 @@ class DeferredStore(Protocol[P]):
     """Keeps every message that has not ended, with epochs, resources and records.
 
     Every method is one atomic step: cancelled or failed, it happened whole or not at all. Calls may overlap. Async
-    methods are checkpoints unless they say otherwise.
+    methods are checkpoints, but for `pop_ready` and `settle`, which need not be: a runtime calls them for every batch,
+    even of one message, and sees to it that other tasks get their turn.
     """
 
     @property

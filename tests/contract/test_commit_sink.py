@@ -101,7 +101,7 @@ class AppliesAgain(PickySink):
     promise = "a_repeated_batch_changes_nothing"
 
     async def commit(self, batch):
-        self._entries.clear()
+        self._places.clear()
         await super().commit(batch)
 
 
@@ -115,7 +115,7 @@ class KnowsBatchesOnly(PickySink):
     async def commit(self, batch):
         keys = tuple(entry.task_key for entry in batch.entries)
         if keys not in self.batches:
-            self._entries.clear()
+            self._places.clear()
             await super().commit(batch)
             self.batches.add(keys)
 
@@ -125,7 +125,7 @@ class KnowsOpsOnly(PickySink):
 
     async def commit(self, batch):
         fresh = [evolve(each, ops=[op for op in each.ops if op not in self.ops]) for each in batch.entries]
-        self._entries.clear()
+        self._places.clear()
         await super().commit(evolve(batch, entries=fresh))
 
 
@@ -172,6 +172,7 @@ class TearsWhenCancelled(PickySink):
         if any(POISON in entry.ops for entry in batch.entries):
             await super().commit(batch)
         for entry in batch.entries:
+            await trio.lowlevel.checkpoint()
             await super().commit(CommitBatch([entry]))
 
 

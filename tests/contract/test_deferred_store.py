@@ -9,7 +9,7 @@ from attrs import evolve
 
 from naviscope_ingest.errors import ContractViolation
 from naviscope_ingest.stores import MemoryStore
-from naviscope_ingest.stores._ledger import Ledger
+from naviscope_ingest.stores._ledger import Ledger, _Step
 from naviscope_ingest.testing import check_deferred_store
 from naviscope_ingest.testing.deferred_store import STORE_PROMISES
 from naviscope_spi import (
@@ -62,16 +62,16 @@ class LeanRecovery(MemoryStore):
         return fact
 
     def is_needed(self, epoch, pair):
-        seq, message = pair
-        kept = self._ledger._epochs[epoch.number].ids[message.id]
-        return kept.end is None or self.is_named(seq)
+        seq, _ = pair
+        kept = self._ledger._live.get(seq)
+        return (kept is not None and kept.end is None) or self.is_named(seq)
 
     def is_named(self, seq):
         return any(
-            kept.seq == seq
+            named == seq
             for waiting in list(self._ledger._live.values())
             if waiting.end is None
-            for kept in self.named(waiting)
+            for named in self.named(waiting)
         )
 
     def named(self, waiting):
@@ -161,6 +161,11 @@ class SharedLedger(Ledger):
 
     def is_theirs(self, token):
         return token != self.acting.token
+
+    def _settle_commits(self, committed):
+        step = _Step(is_heard=False)
+        self._commit(step, committed, {})
+        return Settled(self._feed.advance(), (), step.refused)
 
     def _commit(self, step, committed, values):
         step.refused += [lease.seq for lease in committed if self.is_theirs(lease.token)]
@@ -346,15 +351,19 @@ class PutsInTwoSteps(MemoryStore):
 @breaks("a_cancelled_settlement_is_whole_or_not_at_all")
 class SettlesInTwoSteps(MemoryStore):
     async def settle(self, session, settlement):
+        await trio.lowlevel.checkpoint()
         first = await super().settle(session, evolve(settlement, ready=()))
+        await trio.lowlevel.checkpoint()
         await super().settle(session, Settlement(ready=settlement.ready))
         return first
 
 
 @breaks("every_call_is_a_checkpoint")
-class SettlesWithoutACheckpoint(MemoryStore):
-    async def settle(self, session, settlement):
-        return self._ledger.settle(session, settlement)
+class PutsWithoutACheckpoint(MemoryStore):
+    async def put(self, epoch, messages, *, staged_by=None):
+        if staged_by is not None:
+            return await super().put(epoch, messages, staged_by=staged_by)
+        return self._ledger.put(epoch, messages)
 
 
 @breaks("sessions_differ_and_fences_grow")
@@ -441,7 +450,7 @@ class ForgetsOutcomes(Ledger):
 class HidesTheSecondCommit(Ledger):
     def settle(self, session, settlement):
         settled = super().settle(session, settlement)
-        ended = {kept.seq for epoch in self._epochs.values() for kept in epoch.ids.values() if kept.end == "committed"}
+        ended = {seq for epoch in self._epochs.values() for seq in epoch.done}
         return evolve(settled, refused=[seq for seq in settled.refused if seq not in ended])
 
 
@@ -527,11 +536,9 @@ class TellsAStepInPieces(Ledger):
 class WakesOneReader(Ledger):
     def _tell(self, bodies):
         self._feed.advance()
-        for reader in list(self._feed._readers)[:1]:
-            others = [each for each in self._feed._readers if each is not reader]
-            for each in others:
-                self._feed.drop(each)
-            self._feed.publish(bodies)
+        for identity in list(self._feed.readers)[1:]:
+            del self._feed.readers[identity]
+        self._feed.publish(bodies)
 
 
 @breaks("a_recovery_tells_the_run_that_ended")

@@ -369,3 +369,30 @@ class _Timeless(_Generator):
 
     def on_resource(self, **policy: object) -> OnResource:
         return Dependency.resource(self.rng.choice(RESOURCES), self.rng.choice((0, 0, 1, 2)), **policy)
+
+
+class Recorded(_Generator):
+    """Dice for programs in which a message that has not started remembers nothing but the ends of its parents.
+
+    There are no timeouts and no barriers, and what nothing can bring fails its message or is waited for.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.timeouts = 0.0
+        self.tastes = ["message" if taste == "barrier" else taste for taste in self.tastes]
+
+    def program(self, seed: int) -> Program:
+        return evolve(super().program(seed), on_unresolved="fail")
+
+    def epoch(self, number: int, name: str) -> EpochSpec:
+        epoch = super().epoch(number, name)
+        return evolve(epoch, on_unresolved=_fail_or_wait(epoch.on_unresolved))
+
+    def policy(self) -> dict[str, object]:
+        policy = super().policy()
+        return policy | {"on_unresolved": _fail_or_wait(policy.get("on_unresolved"))}
+
+
+def _fail_or_wait(word: object) -> str | None:
+    return "wait" if word == "wait" else None

@@ -88,9 +88,7 @@ async def test_a_cycle_made_by_deferrals_dies():
 # An executor that defers itself.
 
 
-@pytest.mark.parametrize(
-    "depends_on", [["a"], [], [Dependency.message("a")], [Dependency.barrier("message")]], ids=str
-)
+@pytest.mark.parametrize("depends_on", [["a"], [], [Dependency.message("a")], [Dependency.barrier("message")]], ids=str)
 async def test_a_deferral_that_could_never_end_is_a_bug_and_kills_the_message(depends_on):
     async with started({"a": Deferred(depends_on)}) as world:
         report = await world.batch(*messages("a", "b"), Message("child", None, depends_on=["a"]))

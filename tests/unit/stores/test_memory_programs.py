@@ -101,11 +101,12 @@ class Program:
 def count_again(ledger):
     """Recount what the ledger counts as it goes."""
     for epoch in ledger._epochs.values():
-        kept = list(epoch.ids.values())
+        assert set(epoch.done) <= set(epoch.ids.values())
+        kept = [ledger._live[seq] for seq in epoch.ids.values() if seq not in epoch.done]
         assert epoch.unfinished == sum(each.end is None for each in kept)
         assert epoch.letters == sum(each.end in ("dead", "expired") for each in kept)
-        assert set(epoch.failed) == {each.seq for each in kept if each.end not in (None, "committed")}
-    held = {each.seq for epoch in ledger._epochs.values() for each in epoch.ids.values() if each.end != "committed"}
+        assert set(epoch.failed) == {each.seq for each in kept if each.end is not None}
+    held = {seq for epoch in ledger._epochs.values() for seq in epoch.ids.values() if seq not in epoch.done}
     assert set(ledger._live) == held
     for parent, stage in ledger._staged.items():
         assert ledger._live[parent].lease is not None
