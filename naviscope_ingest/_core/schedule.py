@@ -32,17 +32,17 @@ _Entry: TypeAlias = "Node | tuple[Lane, int]"
 class _Queue:
     """The entries of one epoch at one priority."""
 
-    __slots__ = ("credit", "entries", "number", "weight")
+    __slots__ = ("credit", "entries", "is_listed", "weight")
 
-    def __init__(self, number: int, weight: int) -> None:
+    def __init__(self, weight: int) -> None:
         self.entries: deque[_Entry] = deque()
-        self.number = number
         self.weight = weight
         self.credit = 0
+        self.is_listed = False
 
 
 class _Level:
-    """The queues of one priority. The ring holds those that are not empty."""
+    """The queues of one priority. The ring holds those that are not empty; empty ones are kept for their epochs."""
 
     __slots__ = ("queues", "ring")
 
@@ -54,7 +54,9 @@ class _Level:
         """Return the queue of an epoch, put into the ring on demand."""
         queue = self.queues.get(epoch.number)
         if queue is None:
-            queue = self.queues[epoch.number] = _Queue(epoch.number, epoch.options.weight)
+            queue = self.queues[epoch.number] = _Queue(epoch.options.weight)
+        if not queue.is_listed:
+            queue.is_listed = True
             self.ring.append(queue)
         return queue
 
@@ -85,7 +87,7 @@ class _Level:
             queue.credit -= len(taken) - before
             if not entries:
                 self.ring.popleft()
-                del self.queues[queue.number]
+                queue.is_listed = False
             elif queue.credit <= 0:
                 self.ring.rotate(-1)
 
@@ -153,6 +155,12 @@ class Schedule:
     def has_ready(self) -> bool:
         """Tell whether something may be ready to start; entries that are void count until they are met."""
         return bool(self._usual.ring or self._levels)
+
+    def forget(self, number: int) -> None:
+        """Let go of the queue of an epoch that has completed."""
+        self._usual.queues.pop(number, None)
+        for level in self._levels.values():
+            level.queues.pop(number, None)
 
     def start(self, node: Node) -> None:
         """Note that a message was started outside the order, for instance by another process."""

@@ -166,8 +166,9 @@ class Transitions:
         touched = tuple(self.touched.values())
         self.touched.clear()
         for epoch in touched:
-            for barrier in epoch.barriers.values():
-                self._open_if_clear(epoch, barrier)
+            if epoch.barriers:
+                for barrier in epoch.barriers.values():
+                    self._open_if_clear(epoch, barrier)
             if epoch.unfinished > epoch.waiting or not epoch.is_sealed:
                 if epoch.number in self.quiet:
                     self._unquiet(epoch)
@@ -194,6 +195,7 @@ class Transitions:
         if epoch.state == "repairing":
             epoch.revision += 1
         epoch.state = "completed"
+        self.schedule.forget(epoch.number)
         self.graph.epoch_changed(epoch)
         self.decisions.epochs.append(EpochEvent(epoch, "completed"))
 

@@ -23,7 +23,7 @@ from attrs import frozen
 from naviscope_ingest._core import Core, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
-from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised
+from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised, Rest
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, RuntimeFailed, RuntimeStopped
 from naviscope_spi import (
@@ -132,6 +132,7 @@ class Kernel:
         self._session: Session | None = None
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        self._has_ready = self.core.schedule.has_ready
         self._work: deque[Lease[Any]] = deque()
         self._outbox: list[Answer] = []
         self._workers: list[_Worker] = []
@@ -406,17 +407,18 @@ class Kernel:
 
     async def _find_work(self) -> None:
         """Claim messages; if there are none, commit and look again; if there is nothing at all, sleep."""
-        if not await self._claim():
-            if self._outbox and not self._is_committing:
-                await self._commit_outbox()
-                await self._claim()
-            else:
-                await self._sleep()
+        if await self._claim():
+            return
+        if self._outbox and not self._is_committing:
+            await self._commit_outbox()
+            await self._claim()
+        else:
+            await self._sleep()
 
     async def _claim(self) -> bool:
         """Claim messages that may start, as many as there is room for; return whether there were any."""
         room = self._config.max_in_flight - self._in_flight
-        if room <= 0 or self.state != "running":
+        if room <= 0 or not self._has_ready() or self.state != "running":
             return False
         seqs = self.core.take(room)
         if not seqs:
@@ -482,37 +484,54 @@ class Kernel:
     async def _work_in_batches(self, worker: _Worker) -> None:
         """Run messages of one kind together until this worker is struck."""
         outbox = self._outbox
+        handled = 0
         while True:
             if not self._work:
                 await self._find_work()
-                if not self._work:
-                    await trio.lowlevel.checkpoint()
-                continue
-            leases = self._next_batch()
-            worker.leases = leases
-            answers = await self._execute_batch(leases)
-            if worker.is_struck:
-                return
-            worker.leases = ()
-            outbox.extend(zip(leases, answers, strict=True))
-            self._executed += len(leases)
+                handled += 1
+                if not self._work and handled <= _BUDGET:
+                    continue
+            if self._work:
+                leases = self._next_batch()
+                if self._work:
+                    self._wake_worker()
+                worker.leases = leases
+                answers = await self._execute_batch(leases)
+                if worker.is_struck:
+                    return
+                worker.leases = ()
+                outbox.extend(zip(leases, answers, strict=True))
+                self._executed += len(leases)
+                handled += len(leases)
             if len(outbox) >= self._config.commit_batch and not self._is_committing:
                 await self._commit_outbox()
-            await trio.lowlevel.checkpoint()
+            if handled > _BUDGET:
+                handled = 0
+                await trio.lowlevel.checkpoint()
 
     def _next_batch(self) -> list[Lease[Any]]:
-        """Take claimed messages of one kind from the queue, in order; lanes have let one of each key through."""
-        work = self._work
-        first = work.popleft()
-        kind = first.message.kind
-        batch = [first]
-        while work and len(batch) < self._config.execute_batch and work[0].message.kind == kind:
-            batch.append(work.popleft())
+        """Take claimed messages of one kind from the queue; lanes have let one of each key through."""
+        work, limit = self._work, self._config.execute_batch
+        kind = work[0].message.kind
+        batch = [lease for lease in work if lease.message.kind == kind]
+        if len(batch) == len(work) <= limit:
+            work.clear()
+            return batch
+        del batch[limit:]
+        others = [lease for lease in work if lease.message.kind != kind]
+        rest = [lease for lease in work if lease.message.kind == kind][limit:]
+        work.clear()
+        # Other kinds first, so that a kind of which there is always more cannot keep them waiting.
+        work.extend((*others, *rest))
         return batch
 
     async def _execute_batch(self, leases: Sequence[Lease[Any]]) -> Sequence[object]:
         """Run a batch; if it raises, run its halves, so that only the culprit fails."""
-        deliveries = [self._delivery(lease) for lease in leases]
+        store_id = self.store.info.store_id
+        deliveries: list[Delivery[Any]] = [Delivery(lease, store_id) for lease in leases]
+        if self.core.hands_over:
+            for delivery, lease in zip(deliveries, leases, strict=True):
+                self._add_extras(delivery, lease.seq)
         try:
             answers = await self._executor.execute_batch(deliveries)
             if not isinstance(answers, Sequence) or len(answers) != len(leases):
@@ -526,12 +545,6 @@ class Kernel:
             half = len(leases) // 2
             return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
         return answers
-
-    def _delivery(self, lease: Lease[Any]) -> Delivery[Any]:
-        delivery: Delivery[Any] = Delivery(lease, self.store.info.store_id)
-        if self.core.hands_over:
-            self._add_extras(delivery, lease.seq)
-        return delivery
 
     def _add_extras(self, delivery: Delivery[Any], seq: Seq) -> None:
         delivery.unmet = self.core.unmet(seq)
@@ -573,24 +586,25 @@ class Kernel:
         if batch.entries:
             await self._sink(batch)
         now = self.clock.wall()
-        if batch.only_commits:
+        rest = batch.rest
+        if rest is None:
             await self._write(Settlement(batch.leases))
             core.tell_time(now)
             core.commit(seqs)
         else:
-            if batch.derived:
-                await self._stage(batch)
-            settled = await self._settle(batch)
+            if rest.derived:
+                await self._stage(batch, rest)
+            settled = await self._settle(batch, rest)
             core.tell_time(now)
-            self._tell_core(batch, settled)
+            self._tell_core(batch, rest, settled)
         self._in_flight -= len(answers)
         self._committed += len(batch.leases)
         self._batches += 1
         core.advance(now)
         if core.has_decided:
             await self._carry_out()
-        if batch.fatal is not None:
-            raise batch.fatal
+        if rest is not None and rest.fatal is not None:
+            raise rest.fatal
 
     async def _sink(self, batch: Batch) -> None:
         """Let the sink commit the ops of a batch; what it refuses ends dead."""
@@ -611,24 +625,24 @@ class Kernel:
             if error is not None:
                 batch.drop(lease, error)
 
-    async def _stage(self, batch: Batch) -> None:
+    async def _stage(self, batch: Batch, rest: Rest) -> None:
         """Put large numbers of derived messages aside in chunks, so that no settlement grows too long."""
         limit = self._config.max_derived
         by_seq = {lease.seq: lease for lease in batch.leases}
-        for seq, derived in batch.derived.items():
+        for seq, derived in rest.derived.items():
             if len(derived.messages) <= limit:
                 continue
             for at in range(0, len(derived.messages), limit):
                 await self.store.put(by_seq[seq].epoch, derived.messages[at : at + limit], staged_by=by_seq[seq])
-            batch.derived[seq] = Derived(seq, (), len(derived.messages), derived.ready)
+            rest.derived[seq] = Derived(seq, (), len(derived.messages), derived.ready)
 
-    async def _settle(self, batch: Batch) -> Settled:
+    async def _settle(self, batch: Batch, rest: Rest) -> Settled:
         settlement: Settlement[Any] = Settlement(
             committed=batch.leases,
-            values=batch.values,
-            ended=[ended for _, ended, _ in batch.ended],
-            waits=[*batch.waits, *map(_handed_back, batch.handed_back)],
-            derived=list(batch.derived.values()),
+            values=rest.values,
+            ended=[ended for _, ended, _ in rest.ended],
+            waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
+            derived=list(rest.derived.values()),
         )
         return await self._write(settlement)
 
@@ -643,32 +657,32 @@ class Kernel:
         assert settled is not None
         return settled
 
-    def _tell_core(self, batch: Batch, settled: Settled) -> None:
+    def _tell_core(self, batch: Batch, rest: Rest, settled: Settled) -> None:
         core = self.core
-        for lease, ended, error in batch.ended:
+        for lease, ended, error in rest.ended:
             self.book.fail(lease.epoch.number, lease.message.id, ended.end, error, ())
         derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = [
             (key.number, [seq], [message]) for seq, key, message in settled.accepted
         ]
         core.commit(
             [lease.seq for lease in batch.leases],
-            values=batch.values,
+            values=rest.values,
             ready=[
                 (lease.epoch.number, resource)
-                for lease in (batch.leases if batch.derived else ())
-                if lease.seq in batch.derived
-                for resource in batch.derived[lease.seq].ready
+                for lease in (batch.leases if rest.derived else ())
+                if lease.seq in rest.derived
+                for resource in rest.derived[lease.seq].ready
             ],
             derived=derived,
-            ended=[(ended, error) for _, ended, error in batch.ended],
+            ended=[(ended, error) for _, ended, error in rest.ended],
         )
-        for lease, outcome in batch.deferred:
+        for lease, outcome in rest.deferred:
             core.defer(lease.seq, outcome.depends_on)
-        for waits in batch.waits:
+        for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-        if batch.handed_back:
-            core.release(lease.seq for lease in batch.handed_back)
+        if rest.handed_back:
+            core.release(lease.seq for lease in rest.handed_back)
 
     # Decisions
 

@@ -31,7 +31,7 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["Answer", "Batch", "Planner", "Raised", "describe_error"]
+__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error"]
 
 
 @frozen
@@ -45,26 +45,22 @@ Answer: TypeAlias = tuple[Lease[Any], Any]
 """A lease and what came of it: an outcome, `Raised`, or something that is no outcome."""
 
 
-class Batch:
-    """What a commit batch does, before the sink has seen it.
+class Rest:
+    """What a commit batch does besides committing messages that bring nothing.
 
     Attributes:
-        leases: messages that will commit.
-        entries: their ops, for those that have any.
-        derived: what they bring.
+        derived: what messages bring, by parent.
         values: what they leave for their dependents.
         ended: messages that end otherwise, with the error in words.
         waits: messages that go on.
         deferred: those of them that were deferred.
-        fatal: the error that stops the runtime, if one was raised; its messages are handed back.
+        fatal: the error that stops the runtime, if one was raised.
         handed_back: messages that are run again.
     """
 
-    __slots__ = ("deferred", "derived", "ended", "entries", "fatal", "handed_back", "leases", "values", "waits")
+    __slots__ = ("deferred", "derived", "ended", "fatal", "handed_back", "values", "waits")
 
     def __init__(self) -> None:
-        self.leases: list[Lease[Any]] = []
-        self.entries: list[Entry[Any]] = []
         self.derived: dict[Seq, Derived[Any]] = {}
         self.values: dict[Seq, bytes] = {}
         self.ended: list[tuple[Lease[Any], Ended, str]] = []
@@ -73,10 +69,28 @@ class Batch:
         self.fatal: SystemFailure | None = None
         self.handed_back: list[Lease[Any]] = []
 
-    @property
-    def only_commits(self) -> bool:
-        """Whether all it does is commit messages that bring nothing."""
-        return not (self.ended or self.waits or self.derived or self.values or self.handed_back)
+
+class Batch:
+    """What a commit batch does, before the sink has seen it.
+
+    Attributes:
+        leases: messages that will commit.
+        entries: their ops, for those that have any.
+        rest: what else; None for most batches.
+    """
+
+    __slots__ = ("entries", "leases", "rest")
+
+    def __init__(self) -> None:
+        self.leases: list[Lease[Any]] = []
+        self.entries: list[Entry[Any]] = []
+        self.rest: Rest | None = None
+
+    def more(self) -> Rest:
+        """Return the rest, which from now on exists."""
+        if self.rest is None:
+            self.rest = Rest()
+        return self.rest
 
     def leave_out(self, seqs: Collection[Seq]) -> None:
         """Leave out messages that were ended while their outcome waited here."""
@@ -84,15 +98,18 @@ class Batch:
         self.leases = [lease for lease in self.leases if lease.seq not in seqs]
         self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) not in gone]
         for seq in seqs:
-            self.derived.pop(seq, None)
-            self.values.pop(seq, None)
+            self._forget(seq)
 
     def drop(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message that was about to commit end dead instead."""
         self.leases.remove(lease)
-        self.derived.pop(lease.seq, None)
-        self.values.pop(lease.seq, None)
-        self.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+        self._forget(lease.seq)
+        self.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+
+    def _forget(self, seq: Seq) -> None:
+        if self.rest is not None:
+            self.rest.derived.pop(seq, None)
+            self.rest.values.pop(seq, None)
 
 
 class Planner:
@@ -144,20 +161,20 @@ class Planner:
             passed = self._core.barrier_passed(lease.seq, derived)
             error = None if passed is None else BarrierPassed(lease.message.kind, passed)
         if error is not None:
-            batch.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+            batch.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
             return False
         if derived or ready:
-            batch.derived[lease.seq] = Derived(lease.seq, derived, 0, ready)
+            batch.more().derived[lease.seq] = Derived(lease.seq, derived, 0, ready)
         if outcome.value is not None:
-            batch.values[lease.seq] = outcome.value
+            batch.more().values[lease.seq] = outcome.value
         return True
 
     def _plan_other(self, batch: Batch, lease: Lease[Any], outcome: object) -> None:
         if isinstance(outcome, Skipped):
-            batch.ended.append((lease, Ended(lease.seq, "skipped"), outcome.reason))
+            batch.more().ended.append((lease, Ended(lease.seq, "skipped"), outcome.reason))
         elif isinstance(outcome, Deferred):
-            batch.waits.append(Waits(lease.seq, outcome.depends_on, None, lease.attempt, lease.run))
-            batch.deferred.append((lease, outcome))
+            batch.more().waits.append(Waits(lease.seq, outcome.depends_on, None, lease.attempt, lease.run))
+            batch.more().deferred.append((lease, outcome))
         elif isinstance(outcome, Raised):
             self._plan_error(batch, lease, outcome.error)
         elif isinstance(outcome, Fatal):
@@ -172,16 +189,16 @@ class Planner:
 
     def _plan_error(self, batch: Batch, lease: Lease[Any], error: Exception) -> None:
         if isinstance(error, SystemFailure):
-            batch.fatal = batch.fatal or error
-            batch.handed_back.append(lease)
+            batch.more().fatal = batch.more().fatal or error
+            batch.more().handed_back.append(lease)
             return
         if isinstance(error, Transient):
             spent = lease.attempt + (error.retry_after is None)
             delay = self._retry.delay(spent, 0.0, self._chance(), error.retry_after)
             if delay is not None:
-                batch.waits.append(Waits(lease.seq, None, self._now() + delay, spent, lease.run))
+                batch.more().waits.append(Waits(lease.seq, None, self._now() + delay, spent, lease.run))
                 return
-        batch.ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+        batch.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
 
 
 def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None:
