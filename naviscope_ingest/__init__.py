@@ -25,7 +25,7 @@ from naviscope_ingest.errors import (
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.reports import EpochReport, Failure, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
-from naviscope_ingest.sinks import MemorySink
+from naviscope_ingest.sinks import MemorySink, SinkSet, To
 from naviscope_ingest.stores import MemoryStore
 from naviscope_spi import (
     Clock,
@@ -105,12 +105,14 @@ __all__ = [
     "SessionLost",
     "SinkMisbehaved",
     "SinkRejected",
+    "SinkSet",
     "Skipped",
     "Statistics",
     "StoreRefused",
     "SubmitReceipt",
     "SupportsBatch",
     "SystemFailure",
+    "To",
     "Transient",
     "UnknownEpoch",
     "UnknownMessage",

@@ -23,6 +23,7 @@ from attrs import frozen
 from naviscope_ingest._core import Core, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
+from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised, Rest
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, RuntimeFailed, RuntimeStopped
@@ -41,6 +42,7 @@ from naviscope_spi import (
     Lease,
     Message,
     PutReceipt,
+    Ready,
     Resource,
     Seq,
     Session,
@@ -132,6 +134,7 @@ class Kernel:
         self._session: Session | None = None
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        self._hints = None if components.bus is None else Hints(components.bus)
         self._has_ready = self.core.schedule.has_ready
         self._work: deque[Lease[Any]] = deque()
         self._outbox: list[Answer] = []
@@ -163,6 +166,9 @@ class Kernel:
                     self._nursery = nursery
                     self.state = "running"
                     nursery.start_soon(self._keep_time)
+                    if self._hints is not None:
+                        nursery.start_soon(self._receive_hints, self._hints)
+                        nursery.start_soon(self._hints.send_again)
                     await self._carry_out()
                     self._wake()
                     yield
@@ -233,6 +239,8 @@ class Kernel:
     def _hand_back_unstarted(self) -> None:
         seqs = [lease.seq for lease in self._work]
         self._work.clear()
+        if self._hints is not None:
+            seqs += self._hints.take_back()
         self._in_flight -= len(seqs)
         self.core.release(seqs)
 
@@ -424,11 +432,31 @@ class Kernel:
         if not seqs:
             return False
         self._in_flight += len(seqs)
+        if self._hints is not None:
+            await self._hints.send([self._hint(seq) for seq in seqs])
+            return False
+        await self._lease(seqs)
+        return True
+
+    async def _lease(self, seqs: Sequence[Seq]) -> None:
+        """Claim messages in the store and put them into the queue."""
         assert self._session is not None
         leases = await self.store.pop_ready(self._session, seqs)
         self._work.extend(leases)
         self._in_flight -= len(seqs) - len(leases)
-        return True
+
+    def _hint(self, seq: Seq) -> Ready:
+        node = self.core.node(seq)
+        assert node is not None
+        return Ready(seq, node.epoch.number, node.message.kind, node.message.priority)
+
+    async def _receive_hints(self, hints: Hints) -> None:
+        """Claim what the bus says is ready."""
+        while True:
+            seqs = await hints.receive(self._config.max_in_flight)
+            if seqs:
+                await self._lease(seqs)
+                self._wake()
 
     async def _sleep(self) -> None:
         self._set_alarm()
@@ -551,12 +579,20 @@ class Kernel:
         delivery.values = self.core.values(seq)
 
     def _strike(self, seqs: Iterable[Seq]) -> None:
-        """Cancel the executors of messages that were ended while they ran."""
+        """Cancel the executors of messages that were ended while they ran, or forget those that wait for one."""
         struck = frozenset(seqs)
         for worker in self._workers:
             if len(worker.leases) == 1 and worker.leases[0].seq in struck:
                 worker.is_struck = True
                 worker.scope.cancel()
+        left = [lease for lease in self._work if lease.seq not in struck]
+        gone = len(self._work) - len(left)
+        if gone:
+            self._work.clear()
+            self._work.extend(left)
+        if self._hints is not None:
+            gone += self._hints.forget(struck)
+        self._in_flight -= gone
 
     # Commits
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
-from trio.testing import MockClock
 
 from naviscope_ingest import (
     CommitBatch,
@@ -39,7 +38,7 @@ from naviscope_ingest.testing import TrioClock
 from naviscope_spi import AnyOf, EpochKey, Lease, OnMessage, PutReceipt, Session, Settled, Settlement
 from tests.model.programs import EXTERNAL, EpochSpec, Program, Spec, generate, generate_timeless
 from tests.model.test_core import ends_of
-from tests.runtime.worlds import LEAVES_A_GENERATOR, bounded, make_runtime
+from tests.runtime.worlds import LEAVES_A_GENERATOR, bounded, make_runtime, run_with
 
 CHUNKS = 8
 TIMELESS_IN_CHUNK = 80
@@ -209,9 +208,7 @@ class Stage:
 
     def play(self, *, troubles: int) -> None:
         try:
-            # Trio throws a coin for the order of tasks; a seed that fails should fail again.
-            trio._core._run._r.seed(self.program.seed)
-            trio.run(self._play, troubles, clock=MockClock(autojump_threshold=0))
+            run_with(self.program.seed, self._play, troubles)
             self.check()
         except BaseException as error:
             error.add_note(self.program.describe())

@@ -1,0 +1,78 @@
+"""Several sinks behind one: each op says where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from attrs import evolve, frozen
+
+from naviscope_spi import CommitBatch, CommitSink, Entry, Permanent, SinkRejected
+
+__all__ = ["SinkSet", "To"]
+
+Op = TypeVar("Op")
+
+
+@frozen
+class To(Generic[Op]):
+    """An op for one of several sinks.
+
+    Attributes:
+        sink: the name the sink has in its `SinkSet`.
+        op: what that sink gets.
+    """
+
+    sink: str
+    op: Op
+
+
+class SinkSet:
+    """Routes ops to sinks by name; a message commits when every sink it has ops for has committed.
+
+    Ops are `To(name, op)`. Sinks commit one after the other, in the order they were given. There is no transaction over
+    several systems: if a later one fails, the batch comes again, and the earlier ones, which know the task keys, change
+    nothing. A message that one sink refuses ends dead although another may have applied its part.
+
+    Args:
+        sinks: the sinks by name.
+    """
+
+    def __init__(self, sinks: Mapping[str, CommitSink[Any]]) -> None:
+        if not sinks:
+            raise ValueError("SinkSet({}): give at least one sink, by name")
+        self._sinks = dict(sinks)
+
+    async def commit(self, batch: CommitBatch[To[Any]]) -> None:
+        """Let every sink commit its part of the batch.
+
+        Raises:
+            SinkRejected: an op names no sink of this set, or a sink refuses its part.
+        """
+        parts = self._split(batch)
+        for name, entries in parts.items():
+            answer: object = await self._commit(self._sinks[name], CommitBatch(entries, batch.batch_id))
+            if answer is not None:
+                raise TypeError(f"sink {name!r} returned {answer!r:.80} from commit: it must return None")
+
+    async def _commit(self, sink: CommitSink[Any], batch: CommitBatch[Any]) -> object:
+        commit: Any = sink.commit
+        return await commit(batch)
+
+    def _split(self, batch: CommitBatch[To[Any]]) -> dict[str, list[Entry[Any]]]:
+        """Return the entries of each sink that has any, in the order of the sinks."""
+        parts: dict[str, list[Entry[Any]]] = {name: [] for name in self._sinks}
+        strays: dict[str, BaseException] = {}
+        for entry in batch.entries:
+            ops: dict[str, list[Any]] = {}
+            for op in entry.ops:
+                if isinstance(op, To) and op.sink in parts:
+                    ops.setdefault(op.sink, []).append(op.op)
+                else:
+                    known = ", ".join(map(repr, self._sinks))
+                    strays[entry.task_key] = Permanent(f"op {op!r:.80} goes nowhere: write To(name, op) with {known}")
+            for name, own in ops.items():
+                parts[name].append(evolve(entry, ops=own))
+        if strays:
+            raise SinkRejected(strays)
+        return {name: entries for name, entries in parts.items() if entries}
