@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import trio
@@ -12,7 +12,7 @@ import trio
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.epochs import EpochPage
-from naviscope_ingest.errors import EpochTimeout, UnknownMessage
+from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, SubmitReceipt
 from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
 
@@ -152,7 +152,8 @@ class IntakeHandle(Generic[P]):
             yield epoch
         except BaseException:
             if name is None:
-                with trio.CancelScope(shield=True):
+                # A runtime that has ended cannot cancel it; what the block raised matters more.
+                with trio.CancelScope(shield=True), suppress(IngestError):
                     await epoch.cancel()
             raise
         await epoch.seal()
@@ -282,8 +283,7 @@ class IntakeHandle(Generic[P]):
 
     async def forget(self, name: str) -> None:
         """Take a resource back that was provided to every epoch. Who was satisfied by it stays so."""
-        await trio.lowlevel.checkpoint()
-        self._kernel.core.forget_resource(name)
+        await self._kernel.forget(name)
 
     # Questions
 

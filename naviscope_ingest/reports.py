@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Final
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from naviscope_ingest.errors import EpochFailed
 from naviscope_spi import BadEnd, EpochState, Seq
@@ -77,6 +79,19 @@ class EpochReport:
         """Whether it completed and no message is dead, cancelled or expired."""
         return self.is_completed and not (self.dead or self.cancelled or self.expired)
 
+    def encode(self) -> bytes:
+        """Return it as a store keeps it."""
+        known = {name: getattr(self, name) for name in _NAMES}
+        failures = [[each.message_id, each.end, each.error, list(each.causes)] for each in self.failures]
+        return json.dumps(known | {"failures": failures}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> EpochReport:
+        """Return a report that a store has kept."""
+        kept = json.loads(encoded)
+        failures = tuple(Failure(*failure) for failure in kept["failures"])
+        return cls(failures=failures, **{name: kept[name] for name in _NAMES if name in kept})
+
     def raise_for_failures(self) -> EpochReport:
         """Return this report if no message is dead, cancelled or expired.
 
@@ -86,6 +101,9 @@ class EpochReport:
         if self.dead or self.cancelled or self.expired:
             raise EpochFailed(self)
         return self
+
+
+_NAMES: Final = tuple(each.name for each in fields(EpochReport) if each.name != "failures")
 
 
 @frozen

@@ -18,6 +18,7 @@ from naviscope_spi import (
     FactBody,
     Leased,
     Provided,
+    ResourceForgotten,
     Seq,
     SessionEnded,
     Waits,
@@ -55,6 +56,8 @@ class Fold:
                 self._wait(fact)
             case Provided():
                 core.provide(fact.resource, fact.epoch)
+            case ResourceForgotten():
+                core.forget_resource(fact.name)
             case EpochOpened():
                 core.open_epoch(fact.record)
             case EpochMarked():

@@ -380,8 +380,9 @@ class Graph:
                 yield from self._ended_targets(member)
         elif term.status not in (None, GO, LOST):
             target = self.target(term)
-            assert target is not None
-            yield target
+            # Nothing is known any more of a message whose epoch was freed, and nothing in it can be replayed.
+            if target is not None:
+                yield target
 
     def _dispute(self, case: Case) -> None:
         if not case.is_queued:

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from naviscope_ingest._core import Core, EpochTracker
 from naviscope_ingest.reports import EpochReport, Failure
-from naviscope_spi import BadEnd, EpochKey, UnknownEpoch
+from naviscope_spi import BadEnd, EpochKey, EpochRecord, EpochState, UnknownEpoch
 
 __all__ = ["EpochBook", "EpochPage"]
 
@@ -26,6 +26,7 @@ class EpochPage:
         key: its number and name.
         opened_at, sealed_at, completed_at: wall-clock times.
         failures: the first messages that ended badly.
+        revision: how often it had completed again before this process began.
         last: the report of its completion, once the core has let go of it.
         submits: submits that are under way; sealing waits for them.
         news: set, and made anew, whenever the epoch changes state; made by the first who waits.
@@ -36,9 +37,18 @@ class EpochPage:
     sealed_at: float | None = None
     completed_at: float | None = None
     failures: list[Failure] = field(factory=list)
+    revision: int = 0
     last: EpochReport | None = None
     submits: int = 0
     news: trio.Event | None = None
+
+    def restore(self, report: EpochReport, state: EpochState) -> None:
+        """Take over what an earlier process reported when the epoch completed."""
+        self.opened_at, self.sealed_at, self.completed_at = report.opened_at, report.sealed_at, report.completed_at
+        self.failures = list(report.failures)
+        self.revision = report.revision
+        if state == "completed":
+            self.last = report
 
     async def changed(self) -> None:
         """Wait until the epoch changes state."""
@@ -73,11 +83,16 @@ class EpochBook:
     def __iter__(self) -> Iterator[EpochPage]:
         return iter(tuple(self._pages.values()))
 
-    def open(self, key: EpochKey, at: float | None) -> EpochPage:
+    def open(self, record: EpochRecord, at: float | None) -> EpochPage:
         """Return the page of an epoch, made on demand."""
+        key = record.key
         page = self._pages.get(key.number)
         if page is None:
             page = self._pages[key.number] = self._names[key.name] = EpochPage(key, opened_at=at)
+            if record.report:
+                page.restore(EpochReport.decode(record.report), record.state)
+            if record.state == "completed":
+                self._completed[key.number] = None
         return page
 
     def find(self, which: str | int) -> EpochPage:
@@ -99,18 +114,21 @@ class EpochBook:
 
     def report(self, page: EpochPage) -> EpochReport:
         """Say how an epoch stands."""
-        tracker = self._core.epochs.get(page.key.number)
-        if page.last is not None and (tracker is None or tracker.is_freed):
+        if page.last is not None:
             return page.last
-        assert tracker is not None
-        return _report(page, tracker)
+        return _report(page, self._core.epochs[page.key.number])
 
-    def complete(self, tracker: EpochTracker, at: float) -> None:
-        """Note that an epoch completed, and let the core forget what nobody can ask for any more."""
+    def final_report(self, tracker: EpochTracker, at: float) -> EpochReport:
+        """Report on an epoch that is about to be recorded as completed."""
         page = self._pages[tracker.number]
         if page.completed_at is None:
             page.completed_at = at
-        page.last = _report(page, tracker)
+        return _report(page, tracker)
+
+    def complete(self, tracker: EpochTracker, report: EpochReport) -> None:
+        """Note that an epoch completed, and let the core forget what nobody can ask for any more."""
+        page = self._pages[tracker.number]
+        page.last = report
         self._core.free_epoch(tracker.number)
         self._completed[tracker.number] = None
         self._completed.move_to_end(tracker.number)
@@ -145,7 +163,7 @@ def _report(page: EpochPage, tracker: EpochTracker) -> EpochReport:
         number=page.key.number,
         state=tracker.state,
         is_blocked=tracker.is_blocked,
-        revision=tracker.revision,
+        revision=page.revision + tracker.revision,
         submitted=tracker.submitted,
         unfinished=tracker.unfinished,
         committed=ends["committed"],

@@ -12,21 +12,22 @@ a time, so that the store learns of a completion only after the ends it rests on
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
-from naviscope_ingest._core import Core, Decisions, EpochEvent, Fold
+from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold, State
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised, Rest
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, RuntimeFailed, RuntimeStopped
+from naviscope_ingest.reports import EpochReport
 from naviscope_spi import (
     CaughtUp,
     Clock,
@@ -36,9 +37,12 @@ from naviscope_spi import (
     Derived,
     Ended,
     EpochChange,
+    EpochKey,
+    EpochMarked,
     EpochOpened,
     EpochOptions,
     EpochRecord,
+    FactBody,
     Lease,
     Message,
     PutReceipt,
@@ -124,6 +128,7 @@ class Kernel:
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
         self.state = "created"
         self._components = components
+        self._metrics = components.metrics
         self._config = config
         self._executor: Any = components.executor
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = components.commit_sink.commit
@@ -134,6 +139,7 @@ class Kernel:
         self._session: Session | None = None
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        self._is_ending = False
         self._hints = None if components.bus is None else Hints(components.bus)
         self._has_ready = self.core.schedule.has_ready
         self._work: deque[Lease[Any]] = deque()
@@ -149,6 +155,8 @@ class Kernel:
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
+        # By kind: how many were executed since the last commit, and how long that took. Only kept for metrics.
+        self._timed: dict[str, tuple[int, float]] = {}
         self._executed = 0
         self._committed = 0
         self._batches = 0
@@ -165,28 +173,37 @@ class Kernel:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self.state = "running"
-                    nursery.start_soon(self._keep_time)
+                    nursery.start_soon(self._until_the_end, self._keep_time)
                     if self._hints is not None:
-                        nursery.start_soon(self._receive_hints, self._hints)
-                        nursery.start_soon(self._hints.send_again)
+                        nursery.start_soon(self._until_the_end, self._receive_hints, self._hints)
+                        nursery.start_soon(self._until_the_end, self._hints.send_again)
                     await self._carry_out()
                     self._wake()
                     yield
                     nursery.cancel_scope.cancel()
         except BaseException as raised:
             error = sole_error(raised)
-            if not isinstance(error, trio.Cancelled):
-                self._error = error
+            if error is None:
+                raise
+            self._error = error
             if error is raised:
                 raise
             raise error from error.__cause__
         finally:
             self.state = "stopped" if self._error is None else "failed"
+            self._is_ending = True
             self._session = None
             self._nursery = None
             self.book.wake_all()
             self._undecided.unpark_all()
             self._progress.unpark_all()
+
+    async def _until_the_end(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task that ends only with the runtime: when it does, nothing is started any more."""
+        try:
+            await task(*arguments)
+        finally:
+            self._is_ending = True
 
     async def _recover(self) -> None:
         """Learn everything that the store has kept."""
@@ -194,14 +211,31 @@ class Kernel:
         facts = self.store.facts(None)
         async for batch in facts:
             for fact in batch:
-                if isinstance(fact.body, EpochOpened):
-                    self.book.open(fact.body.record.key, None)
                 self.core.tell_time(self.clock.wall())
                 fold(fact.body)
+                self._note_recovered(fact.body)
             if any(isinstance(fact.body, CaughtUp) for fact in batch):
                 break
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
         self.core.advance(self.clock.wall())
+
+    def _note_recovered(self, fact: FactBody) -> None:
+        """Put into the book what the core does not keep."""
+        if isinstance(fact, EpochOpened | EpochMarked):
+            self.book.open(fact.record, None)
+        elif isinstance(fact, Ended):
+            node = self.core.node(fact.seq)
+            if node is not None and node.end is not None:
+                error = "" if fact.letter is None else fact.letter.decode()
+                node.more().reason = error
+                self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
+
+    def _note_failure(self, decided: Decided) -> None:
+        """Put a message that ended badly into the report of its epoch."""
+        node = self.core.node(decided.seq)
+        if node is not None:
+            causes = [cause.id for seq in sorted(decided.causes) if (cause := self.core.node(seq)) is not None]
+            self.book.fail(node.epoch.number, node.id, decided.end, decided.reason, causes)
 
     def check_running(self) -> None:
         """Raise if no more work is taken.
@@ -210,7 +244,7 @@ class Kernel:
             RuntimeStopped: the runtime was stopped, or never started.
             RuntimeFailed: it ended by an error.
         """
-        if self.state == "running":
+        if self.state == "running" and not self._is_ending:
             return
         if self._error is not None:
             raise RuntimeFailed(f"the runtime ended by {self._error!r}: start a new one") from self._error
@@ -280,10 +314,15 @@ class Kernel:
 
     def learn_epoch(self, record: EpochRecord) -> EpochPage:
         """Take an epoch of the store into core and book."""
-        page = self.book.open(record.key, self.clock.wall())
+        page = self.book.open(record, self.clock.wall())
         if record.key.number not in self.core.epochs:
             self.core.open_epoch(record)
+            self._tell_metrics(record.key, "opened")
         return page
+
+    def _tell_metrics(self, key: EpochKey, state: str) -> None:
+        if self._metrics is not None:
+            self._metrics.epoch_changed(key, state)
 
     async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
         """Store messages and let them run."""
@@ -299,9 +338,8 @@ class Kernel:
                     self.core.accept(page.key.number, receipt.accepted, [messages[index] for index in receipt.indexes])
             if receipt.duplicates:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
-            metrics = self._components.metrics
-            if metrics is not None:
-                metrics.submitted(page.key, len(receipt.accepted), receipt.duplicates, len(receipt.conflicts))
+            if self._metrics is not None:
+                self._metrics.submitted(page.key, len(receipt.accepted), receipt.duplicates, len(receipt.conflicts))
         finally:
             page.submits -= 1
             if not page.submits:
@@ -317,6 +355,7 @@ class Kernel:
         record = await self.store.mark_epoch(page.key, "seal")
         if record.state != "open" and page.sealed_at is None:
             page.sealed_at = self.clock.wall()
+            self._tell_metrics(page.key, "sealed")
         if page.key.number in self.core.epochs:
             self.core.seal(page.key.number)
         await self._follow_up()
@@ -327,6 +366,7 @@ class Kernel:
         await self.store.mark_epoch(page.key, "cancel")
         if page.sealed_at is None:
             page.sealed_at = self.clock.wall()
+            self._tell_metrics(page.key, "sealed")
         self.core.cancel_epoch(page.key.number)
         page.tell()
         await self._follow_up(until_done=True)
@@ -345,6 +385,12 @@ class Kernel:
         for resource in resources:
             self.core.provide(resource)
         await self._follow_up()
+
+    async def forget(self, name: str) -> None:
+        """Take a resource back that was provided to every epoch."""
+        self.check_running()
+        await self.store.forget_ready([name])
+        self.core.forget_resource(name)
 
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
@@ -388,10 +434,10 @@ class Kernel:
         if self._asleep:
             self._asleep -= 1
             self._sleeping.unpark()
-        elif self._nursery is not None and len(self._workers) < self._config.max_in_flight:
+        elif self._nursery is not None and not self._is_ending and len(self._workers) < self._config.max_in_flight:
             worker = _Worker()
             self._workers.append(worker)
-            self._nursery.start_soon(self._run_worker, worker)
+            self._nursery.start_soon(self._until_the_end, self._run_worker, worker)
 
     def _wake_waiters(self) -> None:
         """Wake those who wait until nothing is going on."""
@@ -426,7 +472,7 @@ class Kernel:
     async def _claim(self) -> bool:
         """Claim messages that may start, as many as there is room for; return whether there were any."""
         room = self._config.max_in_flight - self._in_flight
-        if room <= 0 or not self._has_ready() or self.state != "running":
+        if room <= 0 or not self._has_ready() or self.state != "running" or self._is_ending:
             return False
         seqs = self.core.take(room)
         if not seqs:
@@ -471,7 +517,7 @@ class Kernel:
     async def _work_singly(self, worker: _Worker) -> None:
         """Run messages one at a time until this worker is struck."""
         work, outbox, execute, store_id = self._work, self._outbox, self._executor.execute, self.store.info.store_id
-        batch_size, core = self._config.commit_batch, self.core
+        batch_size, core, metrics = self._config.commit_batch, self.core, self._metrics
         handled = 0
         while True:
             if not work:
@@ -490,10 +536,13 @@ class Kernel:
                 delivery = Delivery(lease, store_id)
                 if core.hands_over:
                     self._add_extras(delivery, lease.seq)
+                started = self.clock.monotonic() if metrics is not None else 0.0
                 try:
                     outcome = await execute(delivery)
                 except Exception as error:
                     outcome = Raised(error)
+                if metrics is not None:
+                    self._note_time(lease.message.kind, 1, started)
                 if worker.is_struck:
                     return
                 outbox.append((lease, outcome))
@@ -524,7 +573,10 @@ class Kernel:
                 if self._work:
                     self._wake_worker()
                 worker.leases = leases
+                started = self.clock.monotonic()
                 answers = await self._execute_batch(leases)
+                if self._metrics is not None:
+                    self._note_time(leases[0].message.kind, len(leases), started)
                 if worker.is_struck:
                     return
                 worker.leases = ()
@@ -582,7 +634,8 @@ class Kernel:
         """Cancel the executors of messages that were ended while they ran, or forget those that wait for one."""
         struck = frozenset(seqs)
         for worker in self._workers:
-            if len(worker.leases) == 1 and worker.leases[0].seq in struck:
+            # A batch is only stopped when nothing of it is wanted any more.
+            if any(lease.seq in struck for lease in worker.leases) and not any(map(self._is_wanted, worker.leases)):
                 worker.is_struck = True
                 worker.scope.cancel()
         left = [lease for lease in self._work if lease.seq not in struck]
@@ -593,6 +646,9 @@ class Kernel:
         if self._hints is not None:
             gone += self._hints.forget(struck)
         self._in_flight -= gone
+
+    def _is_wanted(self, lease: Lease[Any]) -> bool:
+        return self._is_alive(lease.seq)
 
     # Commits
 
@@ -628,23 +684,43 @@ class Kernel:
             core.tell_time(now)
             core.commit(seqs)
         else:
-            if rest.derived:
-                await self._stage(batch, rest)
-            settled = await self._settle(batch, rest)
-            core.tell_time(now)
-            self._tell_core(batch, rest, settled)
+            await self._commit_rest(batch, rest, now)
         self._in_flight -= len(answers)
         self._committed += len(batch.leases)
         self._batches += 1
+        if self._metrics is not None:
+            self._measure(batch)
         core.advance(now)
         if core.has_decided:
             await self._carry_out()
         if rest is not None and rest.fatal is not None:
             raise rest.fatal
 
+    async def _commit_rest(self, batch: Batch, rest: Rest, now: float) -> None:
+        """Settle a batch that does more than commit messages that bring nothing."""
+        if rest.fatal is not None:
+            # What is handed back must not be started again.
+            self._is_ending = True
+        if rest.derived:
+            await self._stage(batch, rest)
+        rest.ended = [each for each in rest.ended if self._is_wanted(each[0])]
+        settled = await self._settle(batch, rest)
+        self.core.tell_time(now)
+        self._tell_core(batch, rest, settled)
+        spent = [lease for lease, outcome in rest.deferred if self.core.defer(lease.seq, outcome.depends_on)]
+        if spent:
+            # It need not wait at all, which only the core could tell.
+            again = [Waits(lease.seq, None, None, lease.attempt + 1, lease.run) for lease in spent]
+            await self._write(Settlement(waits=[each for each in again if self._is_alive(each.seq)]))
+
+    def _is_alive(self, seq: Seq) -> bool:
+        node = self.core.node(seq)
+        return node is not None and node.state is not State.ENDED
+
     async def _sink(self, batch: Batch) -> None:
         """Let the sink commit the ops of a batch; what it refuses ends dead."""
         sink = self._components.commit_sink
+        started = self.clock.monotonic() if self._metrics is not None else 0.0
         try:
             answer = await self._commit_to_sink(CommitBatch(batch.entries))
         except Exception as error:
@@ -653,6 +729,36 @@ class Kernel:
         else:
             if answer is not None:
                 check_answer(sink, answer)
+        if self._metrics is not None:
+            self._metrics.sink_committed(len(batch.entries), self.clock.monotonic() - started)
+
+    def _measure(self, batch: Batch) -> None:
+        """Tell the metrics what a batch came to."""
+        assert self._metrics is not None
+        for kind, (count, seconds) in self._timed.items():
+            self._metrics.executed(kind, count, seconds)
+        self._timed.clear()
+        for kind, count in Counter(lease.message.kind for lease in batch.leases).items():
+            self._metrics.ended("committed", kind, count)
+        if batch.rest is not None:
+            ends = Counter((ended.end, lease.message.kind) for lease, ended, _ in batch.rest.ended)
+            for (end, kind), count in ends.items():
+                self._metrics.ended(end, kind, count)
+        counts = self.statistics()
+        self._metrics.observed(
+            {"unfinished": counts.unfinished, "waiting": counts.waiting, "in_flight": counts.in_flight}
+        )
+
+    def _count_ends(self, decided: Sequence[Decided]) -> None:
+        if self._metrics is not None:
+            nodes = ((each.end, self.core.node(each.seq)) for each in decided)
+            ends = Counter((end, node.message.kind) for end, node in nodes if node is not None)
+            for (end, kind), count in ends.items():
+                self._metrics.ended(end, kind, count)
+
+    def _note_time(self, kind: str, count: int, started: float) -> None:
+        known, seconds = self._timed.get(kind, (0, 0.0))
+        self._timed[kind] = (known + count, seconds + self.clock.monotonic() - started)
 
     def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
         names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}
@@ -676,7 +782,7 @@ class Kernel:
         settlement: Settlement[Any] = Settlement(
             committed=batch.leases,
             values=rest.values,
-            ended=[ended for _, ended, _ in rest.ended],
+            ended=[evolve(ended, letter=error.encode() or None) for _, ended, error in rest.ended],
             waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
             derived=list(rest.derived.values()),
         )
@@ -712,8 +818,6 @@ class Kernel:
             derived=derived,
             ended=[(ended, error) for _, ended, error in rest.ended],
         )
-        for lease, outcome in rest.deferred:
-            core.defer(lease.seq, outcome.depends_on)
         for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
@@ -739,32 +843,41 @@ class Kernel:
         if decisions.stop:
             self._strike(decisions.stop)
         for each in decisions.ended:
-            node = self.core.node(each.seq)
-            if node is not None:
-                causes = [cause.id for seq in sorted(each.causes) if (cause := self.core.node(seq)) is not None]
-                self.book.fail(node.epoch.number, node.id, each.end, each.reason, causes)
+            self._note_failure(each)
+        self._count_ends(decisions.ended)
+        reports = {
+            event.epoch.number: self.book.final_report(event.epoch, self.clock.wall())
+            for event in decisions.epochs
+            if event.event == "completed"
+        }
         settlement: Settlement[Any] = Settlement(
             ended=[
-                Ended(each.seq, each.end, tuple(sorted(each.causes)), tuple(sorted(each.epoch_causes)))
+                Ended(
+                    each.seq,
+                    each.end,
+                    tuple(sorted(each.causes)),
+                    tuple(sorted(each.epoch_causes)),
+                    each.reason.encode() or None,
+                )
                 for each in decisions.ended
             ],
-            epochs=[
-                EpochChange(event.epoch.key, event.event, succeeded=event.epoch.succeeded)
-                for event in decisions.epochs
-                if event.event != "blocked"
-            ],
+            epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
         )
         await self._write(settlement)
         for event in decisions.epochs:
-            self._announce(event)
+            self._announce(event, reports)
 
-    def _announce(self, event: EpochEvent) -> None:
+    def _change(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> EpochChange:
         epoch = event.epoch
-        metrics = self._components.metrics
-        if metrics is not None:
-            metrics.epoch_changed(epoch.key, event.event)
+        if event.event != "completed":
+            return EpochChange(epoch.key, "repairing")
+        return EpochChange(epoch.key, "completed", reports[epoch.number].encode(), epoch.succeeded)
+
+    def _announce(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> None:
+        epoch = event.epoch
+        self._tell_metrics(epoch.key, event.event)
         if event.event == "completed":
-            self.book.complete(epoch, self.clock.wall())
+            self.book.complete(epoch, reports[epoch.number])
         elif event.event == "repairing":
             self.book.reopen(epoch.number)
         else:
@@ -775,8 +888,11 @@ def _handed_back(lease: Lease[Any]) -> Waits:
     return Waits(lease.seq, None, None, lease.attempt, lease.run)
 
 
-def sole_error(error: BaseException) -> BaseException:
-    """Take an error out of the groups that nurseries put around it, if it is the only one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+def sole_error(error: BaseException) -> BaseException | None:
+    """Take an error out of the groups that nurseries put around it, if it is the only one; None for a cancellation."""
+    if isinstance(error, BaseExceptionGroup):
+        _, rest = error.split(trio.Cancelled)
+        while isinstance(rest, BaseExceptionGroup) and len(rest.exceptions) == 1:
+            rest = rest.exceptions[0]
+        return rest
+    return None if isinstance(error, trio.Cancelled) else error

@@ -22,7 +22,6 @@ from naviscope_spi import (
     Fatal,
     Lease,
     Message,
-    Permanent,
     Resource,
     Seq,
     Skipped,
@@ -179,7 +178,8 @@ class Planner:
             self._plan_error(batch, lease, outcome.error)
         elif isinstance(outcome, Fatal):
             error = outcome.error
-            self._plan_error(batch, lease, error if isinstance(error, Exception) else Permanent(str(error)))
+            text = error if isinstance(error, str) else describe_error(error)
+            batch.more().ended.append((lease, Ended(lease.seq, "dead"), text))
         else:
             wrong = BadOutcome(
                 f"the executor answered {outcome!r:.80} for message {lease.message.id!r}: "

@@ -48,6 +48,7 @@ from naviscope_spi import (
     PutReceipt,
     Record,
     Resource,
+    ResourceForgotten,
     Seq,
     Session,
     SessionEnded,
@@ -260,6 +261,14 @@ class Ledger(Generic[P]):
         provided = [fact for resource in resources for fact in self._provide(None, resource)]
         if provided:
             self._tell(provided)
+        return self._feed.position
+
+    @_atomic
+    def forget_ready(self, names: Sequence[str]) -> Position:
+        """Take global resources back."""
+        known = [name for name in names if self._resources.pop(name, None) is not None]
+        if known:
+            self._tell([ResourceForgotten(name) for name in known])
         return self._feed.position
 
     @_atomic

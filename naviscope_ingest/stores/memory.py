@@ -140,6 +140,11 @@ class MemoryStore(Generic[P]):
         await trio.lowlevel.checkpoint()
         return self._ledger.notify_ready(resources)
 
+    async def forget_ready(self, names: Sequence[str]) -> Position:
+        """Take global resources back. Who was satisfied by them stays so; unknown names change nothing."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.forget_ready(names)
+
     def facts(self, after: Position | None = None) -> AsyncIterator[Sequence[Fact]]:
         """Return an iterator over facts, in commit order; its `aclose` ends it.
 

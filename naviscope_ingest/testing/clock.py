@@ -10,8 +10,8 @@ __all__ = ["TrioClock"]
 class TrioClock:
     """Wall-clock time that follows the clock of the trio run.
 
-    Under `trio.testing.MockClock(autojump_threshold=0)` everything that waits for a time runs in virtual time: timeouts,
-    retries, deadlines, and the times in reports. Give the same clock to the runtime and to its store.
+    Under `trio.testing.MockClock(autojump_threshold=0)` everything that waits for a time runs in virtual time:
+    timeouts, retries, deadlines, and the times in reports. Give the same clock to the runtime and to its store.
 
     Args:
         start: the wall-clock time when the clock of the trio run shows zero, in seconds since the Unix epoch.

@@ -42,6 +42,7 @@ __all__ = [
     "Provided",
     "PutReceipt",
     "Record",
+    "ResourceForgotten",
     "Seq",
     "Session",
     "SessionEnded",
@@ -381,6 +382,13 @@ class Provided:
 
 
 @frozen
+class ResourceForgotten:
+    """A global resource was taken back."""
+
+    name: str
+
+
+@frozen
 class SessionEnded:
     """A session ended. What it had leased is free again; `clean` is false when its process died."""
 
@@ -403,6 +411,7 @@ FactBody: TypeAlias = (
     | Ended
     | Waits
     | Provided
+    | ResourceForgotten
     | SessionEnded
     | CaughtUp
 )
@@ -516,6 +525,10 @@ class DeferredStore(Protocol[P]):
 
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:
         """Provide resources globally. Versions only grow: a lower one changes nothing."""
+        ...
+
+    async def forget_ready(self, names: Sequence[str]) -> Position:
+        """Take global resources back. Who was satisfied by them stays so; unknown names change nothing."""
         ...
 
     def facts(self, after: Position | None = None) -> AsyncIterator[Sequence[Fact]]:

@@ -71,7 +71,8 @@ def bounded(seconds: float = LONG, steps: int = 400_000) -> Iterator[None]:
 
 
 def run_with(seed: int, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Run a function in virtual time. Trio throws a coin for the order of tasks; a seed that fails should fail again."""
+    """Run a function in virtual time."""
+    # Trio throws a coin for the order of tasks; a seed that fails should fail again.
     trio._core._run._r.seed(seed)
     return trio.run(function, *args, clock=MockClock(autojump_threshold=0))
 
