@@ -65,6 +65,19 @@ def _one_of(*known: str) -> Any:  # noqa: ANN401 - a validator, whatever attrs c
     return check
 
 
+def _kinds(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise ValueError(f'RuntimeConfig(derives={value!r:.80}): give a mapping, such as {{"file": ["row"]}}')
+    for kind, derived in value.items():
+        are_kinds = isinstance(derived, Collection) and not isinstance(derived, str | bytes)
+        if not isinstance(kind, str) or not are_kinds or not all(isinstance(each, str) for each in derived):
+            raise ValueError(
+                f"RuntimeConfig(derives={{{kind!r}: {derived!r:.80}}}): give each kind a list of the kinds it derives"
+            )
+
+
 @frozen(kw_only=True)
 class RuntimeConfig:
     """How a runtime behaves.
@@ -93,7 +106,7 @@ class RuntimeConfig:
     execute_batch: int = field(default=256, validator=_at_least_one)
     submit_chunk: int = field(default=512, validator=_at_least_one)
     max_derived: int = field(default=1_000, validator=_at_least_one)
-    derives: Mapping[str, Collection[str]] | None = None
+    derives: Mapping[str, Collection[str]] | None = field(default=None, validator=_kinds)
     on_unresolved: OnUnresolved = field(default="fail", validator=_one_of("fail", "run", "skip", "wait"))
     stall_grace: float = field(default=5.0, validator=_seconds)
     lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import trio
@@ -245,13 +245,14 @@ class IntakeHandle(Generic[P]):
         page = self._page(epoch)
         total = _Total()
         try:
-            async for chunk in _chunks(messages, self._runtime.config.submit_chunk):
-                receipt = await self._kernel.put(page, chunk)
-                total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
-                if strict and receipt.conflicts:
-                    raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
-                if len(chunk) == self._runtime.config.submit_chunk:
-                    await trio.lowlevel.checkpoint()
+            async with aclosing(_chunks(messages, self._runtime.config.submit_chunk)) as chunks:
+                async for chunk in chunks:
+                    receipt = await self._kernel.put(page, chunk)
+                    total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
+                    if strict and receipt.conflicts:
+                        raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
+                    if len(chunk) == self._runtime.config.submit_chunk:
+                        await trio.lowlevel.checkpoint()
         except Exception as error:
             error.receipt, error.index = total.receipt(), total.given  # type: ignore[attr-defined]  # for the caller
             raise
@@ -343,19 +344,25 @@ class _Total:
         return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last)
 
 
-async def _chunks(messages: Any, size: int) -> AsyncIterator[Sequence[Message[Any]]]:  # noqa: ANN401 - it is checked here
+async def _chunks(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here
     """Cut anything that yields messages into checked chunks."""
     if isinstance(messages, Message):
         yield [messages]
     elif isinstance(messages, AsyncIterable):
+        iterator = aiter(messages)
         chunk: list[Message[Any]] = []
-        async for message in messages:
-            chunk.append(message)
-            if len(chunk) == size:
+        try:
+            async for message in iterator:
+                chunk.append(message)
+                if len(chunk) == size:
+                    yield _checked(chunk)
+                    chunk = []
+            if chunk:
                 yield _checked(chunk)
-                chunk = []
-        if chunk:
-            yield _checked(chunk)
+        finally:
+            # A generator that is left to the garbage collector is closed too late, if at all.
+            if isinstance(iterator, AsyncGenerator):
+                await iterator.aclose()
     elif isinstance(messages, Iterable) and not isinstance(messages, str | bytes):
         for each in _cut(messages, size):
             yield _checked(each)

@@ -24,7 +24,7 @@ from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold, S
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
-from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised, Rest
+from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Raised, Rest, shown
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, RuntimeFailed, RuntimeStopped
 from naviscope_ingest.reports import EpochReport
@@ -71,7 +71,7 @@ class Statistics:
     """What a runtime is doing and has done.
 
     Attributes:
-        state: created, running, draining, stopped or failed.
+        state: created, starting, running, draining, stopped or failed.
         epochs: epochs that are kept.
         unfinished: messages that have not ended.
         waiting: those of them that wait or are held.
@@ -166,6 +166,7 @@ class Kernel:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Join the store, recover what it knows, and work until the block is left."""
+        self.state = "starting"
         try:
             async with self.store.join("runtime") as session:
                 self._session = session
@@ -185,7 +186,7 @@ class Kernel:
             error = sole_error(raised)
             if error is None:
                 raise
-            self._error = error
+            self._error = self._error or error
             if error is raised:
                 raise
             raise error from error.__cause__
@@ -202,8 +203,20 @@ class Kernel:
         """Run a task that ends only with the runtime: when it does, nothing is started any more."""
         try:
             await task(*arguments)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
         finally:
             self._is_ending = True
+
+    def _fail(self, error: BaseException) -> None:
+        """Note why the runtime ends, so that those who come now are told."""
+        self._is_ending = True
+        if self._error is None:
+            self._error = error
+            self.state = "failed"
 
     async def _recover(self) -> None:
         """Learn everything that the store has kept."""
@@ -248,7 +261,8 @@ class Kernel:
             return
         if self._error is not None:
             raise RuntimeFailed(f"the runtime ended by {self._error!r}: start a new one") from self._error
-        raise RuntimeStopped(f"the runtime is {self.state}: it takes no more work")
+        state = "stopping" if self.state == "running" else self.state
+        raise RuntimeStopped(f"the runtime is {state}: it takes no more work")
 
     def check_alive(self) -> None:
         """Raise if the runtime has ended, for those who wait.
@@ -616,7 +630,7 @@ class Kernel:
             answers = await self._executor.execute_batch(deliveries)
             if not isinstance(answers, Sequence) or len(answers) != len(leases):
                 raise BadOutcome(
-                    f"execute_batch answered {answers!r:.80} for {len(leases)} messages: return a sequence of as many "
+                    f"execute_batch answered {shown(answers)} for {len(leases)} messages: return a sequence of as many "
                     "outcomes, in the same order"
                 )
         except Exception as error:
@@ -700,14 +714,15 @@ class Kernel:
         """Settle a batch that does more than commit messages that bring nothing."""
         if rest.fatal is not None:
             # What is handed back must not be started again.
-            self._is_ending = True
+            self._fail(rest.fatal)
         if rest.derived:
             await self._stage(batch, rest)
         rest.ended = [each for each in rest.ended if self._is_wanted(each[0])]
         settled = await self._settle(batch, rest)
         self.core.tell_time(now)
-        self._tell_core(batch, rest, settled)
+        # Before the commits of this batch are told: whether a deferral had to wait is a matter of when it was answered.
         spent = [lease for lease, outcome in rest.deferred if self.core.defer(lease.seq, outcome.depends_on)]
+        self._tell_core(batch, rest, settled)
         if spent:
             # It need not wait at all, which only the core could tell.
             again = [Waits(lease.seq, None, None, lease.attempt + 1, lease.run) for lease in spent]

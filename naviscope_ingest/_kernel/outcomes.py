@@ -22,6 +22,7 @@ from naviscope_spi import (
     Fatal,
     Lease,
     Message,
+    Permanent,
     Resource,
     Seq,
     Skipped,
@@ -30,7 +31,7 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error"]
+__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error", "shown"]
 
 
 @frozen
@@ -154,8 +155,15 @@ class Planner:
         """Take in what a message derives, provides and leaves; tell whether it may."""
         if self._core.node(lease.seq) is None:
             return False
-        derived, ready = list(outcome.derived), list(outcome.ready)
-        error: Exception | None = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
+        error: Exception | None
+        derived: list[Message[Any]] = []
+        ready: list[Resource] = []
+        try:
+            derived, ready = list(outcome.derived), list(outcome.ready)
+            error = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
+        except Exception as raised:
+            # Both are the user's own sequences, and may be anything.
+            error = BadOutcome(f"derived or ready cannot be read: {describe_error(raised)}")
         if error is None:
             passed = self._core.barrier_passed(lease.seq, derived)
             error = None if passed is None else BarrierPassed(lease.message.kind, passed)
@@ -178,11 +186,11 @@ class Planner:
             self._plan_error(batch, lease, outcome.error)
         elif isinstance(outcome, Fatal):
             error = outcome.error
-            text = error if isinstance(error, str) else describe_error(error)
+            text = describe_error(Permanent(error) if isinstance(error, str) else error)
             batch.more().ended.append((lease, Ended(lease.seq, "dead"), text))
         else:
             wrong = BadOutcome(
-                f"the executor answered {outcome!r:.80} for message {lease.message.id!r}: "
+                f"the executor answered {shown(outcome)} for message {lease.message.id!r}: "
                 "return Executed, Deferred, Skipped or Fatal"
             )
             self._plan_error(batch, lease, wrong)
@@ -204,11 +212,22 @@ class Planner:
 def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None:
     for index, each in enumerate(things):
         if not isinstance(each, kind):
-            return BadOutcome(f"{what}[{index}] is {each!r:.80}: it must be a {kind.__name__}")
+            return BadOutcome(f"{what}[{index}] is {shown(each)}: it must be a {kind.__name__}")
     return None
 
 
 def describe_error(error: BaseException) -> str:
     """Put an error into one line."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:
+        text = "an error that cannot be printed"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shown(value: object) -> str:
+    """Print something of the user's in few characters, whatever it does when it is printed."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:
+        return f"<{type(value).__name__} that cannot be printed>"
