@@ -106,6 +106,11 @@ class Core:
         """Return a message that has not committed."""
         return self._nodes.get(seq)
 
+    def is_unfinished(self, seq: Seq) -> bool:
+        """Tell whether a message has not ended."""
+        node = self._nodes.get(seq)
+        return node is not None and node.state is not State.ENDED
+
     def find(self, number: int, message_id: str) -> Node | None:
         """Return a message that has not committed, by epoch and id."""
         return self._epoch(number).live.get(message_id)

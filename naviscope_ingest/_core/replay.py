@@ -88,5 +88,6 @@ def _reopen(transitions: Transitions, epoch: EpochTracker, kind: str) -> None:
     if epoch.is_completed:
         epoch.state = "repairing"
         transitions.graph.epoch_changed(epoch)
-        transitions.decisions.epochs.append(EpochEvent(epoch, "repairing"))
+        if not transitions.graph.is_recovering:
+            transitions.decisions.epochs.append(EpochEvent(epoch, "repairing"))
     transitions.touch(epoch)

@@ -22,9 +22,7 @@ from naviscope_ingest import (
     UnknownEpoch,
 )
 from naviscope_ingest.testing import TrioClock
-from tests.runtime.worlds import LEAVES_A_GENERATOR, Playing, bounded, failures, make_runtime, messages, naps, started
-
-pytestmark = LEAVES_A_GENERATOR
+from tests.runtime.worlds import Playing, bounded, failures, make_runtime, messages, naps, started
 
 
 def type_of(thing):
@@ -163,11 +161,6 @@ async def test_what_is_no_resource_is_refused():
                 await world.intake.notify_dependency_ready(Resource("fine"), garbage)
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.xfail(
-    reason="IntakeHandle.submit leaves the async generator _chunks to the garbage collector when it raises: "
-    "ResourceWarning of trio; use contextlib.aclosing"
-)
 def test_a_submit_that_fails_leaves_nothing_to_the_garbage_collector():
     async def main():
         async with started() as world:
@@ -183,8 +176,6 @@ def test_a_submit_that_fails_leaves_nothing_to_the_garbage_collector():
     assert not caught
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.xfail(reason="IntakeHandle.submit does not close the async iterable of the caller when it raises")
 async def test_an_async_source_is_closed_when_its_submit_fails():
     closed = []
 
@@ -243,7 +234,6 @@ async def test_a_runtime_runs_once():
             pytest.fail("it must not start")
 
 
-@pytest.mark.xfail(reason="the state is 'created' until recovery is done, so a second start meanwhile is not refused")
 async def test_a_runtime_that_is_starting_cannot_be_started_again():
     runtime = make_runtime(Playing(), MemorySink(), None, TrioClock())
     refused = []
@@ -307,7 +297,6 @@ def test_seconds_may_be_without_end():
 
 
 @pytest.mark.parametrize("derives", ["file", ["file"], {"file": "row"}, {"file": 7}], ids=repr)
-@pytest.mark.xfail(reason="RuntimeConfig.derives is not checked; a string is taken for the kinds of its letters")
 def test_what_kinds_derive_is_checked(derives):
     with pytest.raises((ValueError, TypeError), match="derives"):
         RuntimeConfig(derives=derives)
@@ -360,7 +349,6 @@ def torn():
 
 @pytest.mark.parametrize("field", ["derived", "ready"])
 @pytest.mark.parametrize("make", [lambda: 7, torn], ids=["not iterable", "torn"])
-@pytest.mark.xfail(reason="Planner._brings makes lists outside any try: what raises there ends the whole runtime")
 async def test_what_cannot_be_read_inside_an_outcome_ends_the_message_dead(field, make):
     async with started({"bad": Executed(**{field: make()})}) as world:
         report = await world.batch(*messages("bad", "good"))
@@ -384,7 +372,6 @@ class Mute:
 
 
 @pytest.mark.parametrize("how", ["raise", "answer", "derived"])
-@pytest.mark.xfail(reason="describe_error and BadOutcome print what users made; a repr that raises ends the runtime")
 async def test_what_cannot_be_printed_ends_its_message_only(how):
     async def work(delivery):
         if delivery.id == "bad":

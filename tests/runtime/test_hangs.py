@@ -9,7 +9,7 @@ import trio
 
 from naviscope_ingest import Deferred, Dependency, EpochSealed, Executed, Fatal, MemoryStore, Message, Permanent
 from naviscope_ingest.testing import TrioClock
-from tests.runtime.worlds import LEAVES_A_GENERATOR, START, Playing, World, chain, failures, messages, naps, started
+from tests.runtime.worlds import START, Playing, World, chain, failures, messages, naps, started
 
 
 def assert_nothing_is_left(world: World) -> None:
@@ -237,7 +237,6 @@ async def test_an_empty_sealed_epoch_completes_at_once():
 # Late submits and duplicates.
 
 
-@LEAVES_A_GENERATOR
 async def test_a_late_submit_to_a_completed_epoch_is_refused():
     async with started() as world:
         epoch = await world.intake.new_epoch()
@@ -250,7 +249,6 @@ async def test_a_late_submit_to_a_completed_epoch_is_refused():
         assert world.executor.seen == ["a"]
 
 
-@LEAVES_A_GENERATOR
 async def test_known_ids_of_a_sealed_epoch_are_duplicates():
     async with started(naps(5)) as world:
         epoch = await world.intake.new_epoch()
@@ -265,7 +263,6 @@ async def test_known_ids_of_a_sealed_epoch_are_duplicates():
         assert (report.submitted, report.committed, report.duplicates) == (2, 2, 2)
 
 
-@LEAVES_A_GENERATOR
 async def test_known_ids_of_a_completed_epoch_are_duplicates_while_they_are_kept():
     """A dead letter keeps the ids of its epoch; otherwise they go when it completes."""
     async with started({"dead": Fatal("no")}) as world:

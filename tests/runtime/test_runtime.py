@@ -33,7 +33,6 @@ from naviscope_ingest import (
 )
 from naviscope_ingest.testing import TrioClock
 from tests.runtime.worlds import (
-    LEAVES_A_GENERATOR,
     START,
     GatedSink,
     Playing,
@@ -116,10 +115,6 @@ async def test_the_block_finishes_what_was_started_when_it_raises():
     assert list(world.sink.ops) == ["a"]
 
 
-@pytest.mark.xfail(
-    reason="Kernel.opened takes a group of Cancelled for an error: sole_error only unpacks a group of one, so the "
-    "runtime is failed, not stopped"
-)
 async def test_cancelling_the_block_from_outside_ends_the_runtime_at_once():
     with trio.move_on_after(2):
         async with started(naps(500)) as world:
@@ -128,7 +123,6 @@ async def test_cancelling_the_block_from_outside_ends_the_runtime_at_once():
     assert world.runtime.state == "stopped"
 
 
-@LEAVES_A_GENERATOR
 async def test_a_system_failure_reaches_every_waiter():
     errors = []
 
@@ -204,22 +198,12 @@ async def fails_and_goes_on(calls: int) -> World:
     return world
 
 
-@pytest.mark.xfail(
-    reason="Kernel._commit hands the message back before it raises, and workers take it again at once: it is executed "
-    "twice, and the cause is a group"
-)
-@LEAVES_A_GENERATOR
 def test_nothing_is_started_after_a_system_failure():
     for seed in range(60):
         world = run_with(seed, fails_and_goes_on, 1)
         assert world.executor.seen.count("bad") == 1
 
 
-@pytest.mark.xfail(
-    reason="while a failed kernel closes its nursery, a caller's _wake starts a worker in it: RuntimeError 'Nursery is "
-    "closed to new arrivals' reaches the caller"
-)
-@LEAVES_A_GENERATOR
 def test_a_caller_who_meets_a_failing_runtime_is_told_so():
     for seed in range(60):
         run_with(seed, fails_and_goes_on, 20)
@@ -264,10 +248,6 @@ async def test_an_unnamed_epoch_is_cancelled_when_its_block_raises():
         assert world.clock.wall() == START + 1
 
 
-@pytest.mark.xfail(
-    reason="the shielded cancel of an unnamed epoch raises RuntimeStopped when the runtime drains, and that replaces "
-    "what the block raised",
-)
 async def test_the_exception_of_an_epoch_block_survives_a_runtime_that_stops():
     with pytest.raises(KeyError):
         async with started() as world, world.intake.epoch():
@@ -562,10 +542,6 @@ async def test_commit_wins_over_cancel_once_the_sink_has_the_outcome():
         assert list(sink.ops) == ["a"]
 
 
-@pytest.mark.xfail(
-    reason="Kernel._tell_core notes a failure for a message that was cancelled while its batch was with the sink: its "
-    "node stays RUNNING, since only what commits is handed to the sink"
-)
 async def test_a_message_that_is_cancelled_while_its_failure_waits_for_the_sink_fails_once():
     sink = GatedSink()
     async with started({"bad": Fatal("no")}, sink=sink) as world:
@@ -671,7 +647,6 @@ async def test_a_forgotten_resource_satisfies_nobody_new():
         assert (await epoch.wait(until="blocked")).is_blocked
 
 
-@pytest.mark.xfail(reason="IntakeHandle.forget tells the core only; the store still has the resource after a restart")
 async def test_a_forgotten_resource_stays_forgotten_after_a_restart():
     store = MemoryStore(clock=TrioClock(START))
     async with started(store=store) as world:
@@ -901,7 +876,6 @@ async def test_cancelling_one_message_of_a_batch_leaves_the_others():
         assert world.runtime.statistics().in_flight == 0
 
 
-@pytest.mark.xfail(reason="Kernel._strike cancels the executor of a single message only, never that of a batch")
 async def test_cancelling_every_message_of_a_batch_cancels_the_executor():
     async with started(Napping()) as world:
         epoch = await world.intake.new_epoch()
@@ -1098,7 +1072,6 @@ async def test_a_deferral_spends_no_attempt():
         assert attempts == [0, 0]
 
 
-@pytest.mark.xfail(reason="the store is told of a deferral before the core says that it spent an attempt")
 async def test_a_deferral_on_what_is_there_already_spends_an_attempt():
     attempts = []
 
@@ -1114,7 +1087,6 @@ async def test_a_deferral_on_what_is_there_already_spends_an_attempt():
         assert attempts == [0, 1]
 
 
-@pytest.mark.xfail(reason="Planner._plan_other treats the error inside a Fatal as if it had been raised")
 async def test_a_fatal_is_final_whatever_error_it_carries():
     async with started({"a": Fatal(Transient("gave up"))}) as world:
         report = await world.batch(*messages("a"))
@@ -1232,7 +1204,6 @@ async def test_a_completed_epoch_is_still_completed_after_a_restart():
         assert (await world.intake.wait_epoch("nightly")).is_completed
 
 
-@pytest.mark.xfail(reason="no report is written with EpochChange, so a restart forgets what a completed epoch came to")
 async def test_the_report_of_a_completed_epoch_survives_a_restart():
     store = MemoryStore(clock=TrioClock(START))
     async with started(store=store) as world:
@@ -1241,9 +1212,6 @@ async def test_the_report_of_a_completed_epoch_survives_a_restart():
         assert await world.intake.wait_epoch("nightly") == before
 
 
-@pytest.mark.xfail(
-    reason="EpochReport.succeeded looks at counts, which are gone after a restart; the record knows better"
-)
 async def test_an_epoch_that_did_not_succeed_has_not_succeeded_after_a_restart():
     store = MemoryStore(clock=TrioClock(START))
     async with started(naps(10), store=store) as world:
@@ -1255,7 +1223,6 @@ async def test_an_epoch_that_did_not_succeed_has_not_succeeded_after_a_restart()
         assert not (await world.intake.wait_epoch("nightly")).succeeded
 
 
-@pytest.mark.xfail(reason="EpochBook is not told of messages that ended before a restart")
 async def test_the_failures_of_an_epoch_survive_a_restart():
     store = MemoryStore(clock=TrioClock(START))
     async with started({"a": Fatal("bad data")}, store=store) as world:
@@ -1279,10 +1246,6 @@ async def test_what_ended_in_an_epoch_that_is_gone_still_counts_for_those_who_wa
         assert (await second.wait()).skipped == 1
 
 
-@pytest.mark.xfail(
-    reason="Graph._ended_targets asserts that the target of a term is known, but a skipped or cancelled one of a "
-    "completed epoch was freed",
-)
 async def test_a_message_may_wait_for_worse_longer_than_its_bad_parent_is_kept():
     async with started({"parent": Skipped(), "slow": naps(5)}) as world:
         second = await world.intake.new_epoch("second")
@@ -1329,7 +1292,6 @@ async def test_metrics_hear_of_blocked_epochs():
 
 
 @pytest.mark.parametrize("hook", ["executed", "ended", "sink_committed"])
-@pytest.mark.xfail(reason="the kernel does not call this hook yet")
 async def test_metrics_hear_of_work(hook):
     meter = Meter()
     async with started(metrics=meter) as world:
@@ -1337,7 +1299,6 @@ async def test_metrics_hear_of_work(hook):
     assert meter.of(hook)
 
 
-@pytest.mark.xfail(reason="the kernel does not tell when an epoch is opened or sealed")
 async def test_metrics_hear_of_every_state_of_an_epoch():
     meter = Meter()
     async with started(metrics=meter) as world:

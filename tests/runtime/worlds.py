@@ -6,11 +6,10 @@ and round without letting that clock move.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-import pytest
 import trio
 from attrs import define, field
 from trio.testing import MockClock
@@ -25,22 +24,30 @@ from naviscope_ingest import (
     MemorySink,
     MemoryStore,
     Message,
+    Resource,
     RuntimeComponents,
     RuntimeConfig,
 )
 from naviscope_ingest.testing import TrioClock
+from naviscope_spi import (
+    EpochKey,
+    EpochOptions,
+    EpochRecord,
+    Lease,
+    Position,
+    PutReceipt,
+    Seq,
+    Session,
+    Settled,
+    Settlement,
+    StoreInfo,
+)
 
 START = 1_000.0
 """The wall-clock time at which every test begins."""
 
 LONG = 100_000.0
 """More virtual seconds than anything here may take."""
-
-
-LEAVES_A_GENERATOR = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <async_generator object _chunks:pytest.PytestUnraisableExceptionWarning"
-)
-"""A submit that fails leaves a generator to the garbage collector; `test_bad_input` has the test of that."""
 
 
 class StepLimit(trio.abc.Instrument):
@@ -143,6 +150,62 @@ def naps(seconds: float) -> Work:
         return Executed(ops=[delivery.id])
 
     return work
+
+
+T = TypeVar("T")
+
+
+class WaitingStore(MemoryStore[Any]):
+    """A store that takes its time, as one on a disk does: every call lets others run, before and after.
+
+    A call that is cancelled before has done nothing; cancelled after, it has done everything and nobody hears of it.
+
+    Args:
+        clock: where wall-clock time comes from.
+        pause: how long before and after, in seconds; None makes it an ordinary store.
+    """
+
+    def __init__(self, clock: TrioClock, pause: float | None = 0.001) -> None:
+        super().__init__(clock=clock)
+        self.pause = pause
+
+    @property
+    def info(self) -> StoreInfo:
+        return StoreInfo(super().info.store_id, "none" if self.pause is None else "power")
+
+    async def _slowly(self, call: Coroutine[Any, Any, T]) -> T:
+        if self.pause is None:
+            return await call
+        try:
+            await trio.sleep(self.pause)
+            answer = await call
+        finally:
+            call.close()
+        await trio.sleep(self.pause)
+        return answer
+
+    async def open_epoch(self, name: str | None, options: EpochOptions) -> EpochRecord:
+        return await self._slowly(super().open_epoch(name, options))
+
+    async def mark_epoch(self, epoch: EpochKey, mark: Literal["seal", "cancel"]) -> EpochRecord:
+        return await self._slowly(super().mark_epoch(epoch, mark))
+
+    async def put(
+        self, epoch: EpochKey, messages: Sequence[Message[Any]], *, staged_by: Lease[Any] | None = None
+    ) -> PutReceipt:
+        return await self._slowly(super().put(epoch, messages, staged_by=staged_by))
+
+    async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[Any]]:
+        return await self._slowly(super().pop_ready(session, seqs))
+
+    async def settle(self, session: Session, settlement: Settlement[Any]) -> Settled:
+        return await self._slowly(super().settle(session, settlement))
+
+    async def notify_ready(self, resources: Sequence[Resource]) -> Position:
+        return await self._slowly(super().notify_ready(resources))
+
+    async def forget_ready(self, names: Sequence[str]) -> Position:
+        return await self._slowly(super().forget_ready(names))
 
 
 class TroubledSink(MemorySink[Any]):

@@ -1,0 +1,224 @@
+"""Commits: from answers to the sink, from the sink to the store, from the store to the core.
+
+One batch at a time. Dependents become ready when the store has settled their parents, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+from attrs import evolve
+
+from naviscope_ingest._core import Core
+from naviscope_ingest._kernel.commits import check_answer, commit_entries
+from naviscope_ingest._kernel.epochs import EpochBook
+from naviscope_ingest._kernel.membership import Membership
+from naviscope_ingest._kernel.meter import Meter
+from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Rest
+from naviscope_ingest._kernel.workers import Workers
+from naviscope_ingest.config import RuntimeConfig
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Lease, Message, Seq, Settled, Settlement, Waits
+
+__all__ = ["Committer"]
+
+
+class Committer:
+    """Empties the outbox.
+
+    Args:
+        sink: where results become visible.
+        core: is told what committed.
+        planner: sorts answers.
+        membership: settles them.
+        book: is told what failed.
+        workers: whose outbox it is.
+        config: how large batches are.
+        meter: measures.
+        clock: where time comes from.
+        carry_out: sees to what the core decides.
+        fail: called before work is handed back by an error that stops the runtime.
+
+    Attributes:
+        is_busy: whether a batch is being committed.
+        committed: how many messages committed.
+        batches: how many batches there were.
+    """
+
+    def __init__(
+        self,
+        *,
+        sink: CommitSink[Any],
+        core: Core,
+        planner: Planner,
+        membership: Membership,
+        book: EpochBook,
+        workers: Workers,
+        config: RuntimeConfig,
+        meter: Meter,
+        clock: Clock,
+        carry_out: Callable[[], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.is_busy = False
+        self.committed = 0
+        self.batches = 0
+        self._sink_of_user = sink
+        self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
+        self._core = core
+        self._planner = planner
+        self._membership = membership
+        self._book = book
+        self._workers = workers
+        self._config = config
+        self._meter = meter
+        self._clock = clock
+        self._carry_out = carry_out
+        self._fail = fail
+
+    async def commit_all(self) -> None:
+        """Commit what executors have answered, batch by batch."""
+        self.is_busy = True
+        try:
+            linger = self._config.commit_linger
+            if linger and len(self._workers.outbox) < min(self._config.commit_batch, self._workers.in_flight):
+                await trio.sleep(linger)
+            while self._workers.outbox:
+                size = self._config.commit_batch
+                answers = self._workers.outbox[:size]
+                del self._workers.outbox[:size]
+                await self._commit(answers)
+        finally:
+            self.is_busy = False
+
+    async def _commit(self, answers: Sequence[Answer]) -> None:
+        """Hand a batch to the sink, then settle it. The worker that does so goes on with what became ready."""
+        core = self._core
+        batch = self._planner.plan(answers)
+        seqs = [lease.seq for lease in batch.leases]
+        late = core.hand_to_sink(seqs)
+        if late:
+            batch.leave_out(late)
+        if batch.entries:
+            await self._sink(batch)
+        now = self._clock.wall()
+        rest = batch.rest
+        if rest is None:
+            await self._membership.write(Settlement(batch.leases))
+            core.tell_time(now)
+            core.commit(seqs)
+        else:
+            await self._commit_rest(batch, rest, now)
+        self._workers.in_flight -= len(answers)
+        self.committed += len(batch.leases)
+        self.batches += 1
+        if self._meter.is_on:
+            self._meter.batch(batch, self._depths())
+        core.advance(now)
+        if core.has_decided:
+            await self._carry_out()
+        if rest is not None and rest.fatal is not None:
+            raise rest.fatal
+
+    async def _commit_rest(self, batch: Batch, rest: Rest, now: float) -> None:
+        """Settle a batch that does more than commit messages that bring nothing."""
+        if rest.fatal is not None:
+            # What is handed back must not be started again.
+            self._fail(rest.fatal)
+        if rest.derived:
+            await self._stage(batch, rest)
+        rest.ended = [each for each in rest.ended if self._core.is_unfinished(each[0].seq)]
+        settled = await self._settle(batch, rest)
+        self._core.tell_time(now)
+        # Before the commits of this batch are told: whether a deferral had to wait is a matter of when it was answered.
+        spent = [lease for lease, outcome in rest.deferred if self._core.defer(lease.seq, outcome.depends_on)]
+        self._tell_core(batch, rest, settled)
+        if spent:
+            # It need not wait at all, which only the core could tell.
+            again = [Waits(lease.seq, None, None, lease.attempt + 1, lease.run) for lease in spent]
+            await self._membership.write(
+                Settlement(waits=[each for each in again if self._core.is_unfinished(each.seq)])
+            )
+
+    async def _sink(self, batch: Batch) -> None:
+        """Let the sink commit the ops of a batch; what it refuses ends dead."""
+        sink = self._sink_of_user
+        started = self._meter.now()
+        try:
+            answer = await self._commit_to_sink(CommitBatch(batch.entries))
+        except Exception as error:
+            refused = await commit_entries(sink, batch.entries, trio.sleep, error)
+            self._drop_refused(batch, refused)
+        else:
+            if answer is not None:
+                check_answer(sink, answer)
+        if self._meter.is_on:
+            self._meter.sink_committed(len(batch.entries), started)
+
+    def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
+        names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}
+        for lease in tuple(batch.leases):
+            error = names.get((lease.epoch.number, lease.message.id))
+            if error is not None:
+                batch.drop(lease, error)
+
+    async def _stage(self, batch: Batch, rest: Rest) -> None:
+        """Put large numbers of derived messages aside in chunks, so that no settlement grows too long."""
+        limit = self._config.max_derived
+        by_seq = {lease.seq: lease for lease in batch.leases}
+        for seq, derived in rest.derived.items():
+            if len(derived.messages) <= limit:
+                continue
+            for at in range(0, len(derived.messages), limit):
+                await self._membership.store.put(
+                    by_seq[seq].epoch, derived.messages[at : at + limit], staged_by=by_seq[seq]
+                )
+            rest.derived[seq] = Derived(seq, (), len(derived.messages), derived.ready)
+
+    async def _settle(self, batch: Batch, rest: Rest) -> Settled:
+        settlement: Settlement[Any] = Settlement(
+            committed=batch.leases,
+            values=rest.values,
+            ended=[evolve(ended, letter=error.encode() or None) for _, ended, error in rest.ended],
+            waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
+            derived=list(rest.derived.values()),
+        )
+        return await self._membership.write(settlement)
+
+    def _tell_core(self, batch: Batch, rest: Rest, settled: Settled) -> None:
+        core = self._core
+        for lease, ended, error in rest.ended:
+            self._book.fail(lease.epoch.number, lease.message.id, ended.end, error, ())
+        derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = [
+            (key.number, [seq], [message]) for seq, key, message in settled.accepted
+        ]
+        core.commit(
+            [lease.seq for lease in batch.leases],
+            values=rest.values,
+            ready=[
+                (lease.epoch.number, resource)
+                for lease in (batch.leases if rest.derived else ())
+                if lease.seq in rest.derived
+                for resource in rest.derived[lease.seq].ready
+            ],
+            derived=derived,
+            ended=[(ended, error) for _, ended, error in rest.ended],
+        )
+        for waits in rest.waits:
+            if waits.not_before is not None:
+                core.retry(waits.seq, waits.not_before, spent=False)
+        if rest.handed_back:
+            core.release(lease.seq for lease in rest.handed_back)
+
+    def _depths(self) -> dict[str, int]:
+        epochs = self._core.epochs.values()
+        return {
+            "unfinished": sum(epoch.unfinished for epoch in epochs),
+            "waiting": sum(epoch.waiting for epoch in epochs),
+            "in_flight": self._workers.in_flight,
+        }
+
+
+def _handed_back(lease: Lease[Any]) -> Waits:
+    return Waits(lease.seq, None, None, lease.attempt, lease.run)

@@ -1,0 +1,338 @@
+"""Workers: the tasks that run executors.
+
+A worker takes a message from a shared queue, calls the executor, puts the answer on the outbox, and goes on; it yields
+to others after a budget of messages, not after each. One that finds no work claims more; one that finds nothing to
+claim commits the outbox; one that finds nothing at all goes to sleep. So a batch is as large as the work at hand
+allows, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from naviscope_ingest._core import Core
+from naviscope_ingest._kernel.hints import Hints
+from naviscope_ingest._kernel.membership import Membership
+from naviscope_ingest._kernel.meter import Meter
+from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
+from naviscope_ingest.config import RuntimeConfig
+from naviscope_ingest.errors import BadOutcome
+from naviscope_spi import Delivery, Lease, Ready, Seq, SupportsBatch, SystemFailure
+
+if TYPE_CHECKING:
+    from naviscope_ingest._kernel.committer import Committer
+
+__all__ = ["Workers"]
+
+_BUDGET = 512
+"""How many messages a worker handles before it lets others run."""
+
+
+class _Worker:
+    """A task that runs executors.
+
+    Attributes:
+        scope: cancels what it runs.
+        leases: what it runs now.
+        is_struck: whether that was cancelled; an answer that comes all the same is dropped.
+    """
+
+    __slots__ = ("is_struck", "leases", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.leases: Sequence[Lease[Any]] = ()
+        self.is_struck = False
+
+
+class Workers:
+    """Every worker, the queue they take from and the outbox they fill.
+
+    Args:
+        executor: the user's work.
+        core: says what may start.
+        membership: claims it.
+        config: how many may be in flight, and how large batches are.
+        hints: carries hints over a bus, if there is one.
+        meter: measures.
+        may_start: whether new work may be started now.
+        spawn: starts a task that lives as long as the runtime.
+        on_rest: called when a worker finds nothing to do.
+
+    Attributes:
+        outbox: what executors have answered.
+        in_flight: how many messages were started and not yet settled.
+        executed: how many attempts were answered.
+        committer: who empties the outbox.
+    """
+
+    committer: Committer
+
+    def __init__(
+        self,
+        *,
+        executor: Any,  # noqa: ANN401 - one of two protocols, told apart when it runs
+        core: Core,
+        membership: Membership,
+        config: RuntimeConfig,
+        hints: Hints | None,
+        meter: Meter,
+        may_start: Callable[[], bool],
+        spawn: Callable[..., None],
+        on_rest: Callable[[], None],
+    ) -> None:
+        self.outbox: list[Answer] = []
+        self.in_flight = 0
+        self.executed = 0
+        self._executor = executor
+        self._runs_batches = isinstance(executor, SupportsBatch)
+        self._core = core
+        self._has_ready = core.schedule.has_ready
+        self._membership = membership
+        self._store_id = membership.store.info.store_id
+        self._config = config
+        self._hints = hints
+        self._meter = meter
+        self._may_start = may_start
+        self._spawn = spawn
+        self._on_rest = on_rest
+        self._work: deque[Lease[Any]] = deque()
+        self._workers: list[_Worker] = []
+        self._sleeping = trio.lowlevel.ParkingLot()
+        # As the lot would tell, but asked for every message.
+        self._asleep = 0
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    @property
+    def have_work(self) -> bool:
+        """Whether a worker that wakes up would find something to do."""
+        return bool(self._work or self.outbox or self._has_ready())
+
+    def wake(self) -> None:
+        """Let one more worker look for work. It wakes the next one if it finds more than it can do."""
+        if self._asleep:
+            self._asleep -= 1
+            self._sleeping.unpark()
+        elif self._may_start() and len(self._workers) < self._config.max_in_flight:
+            worker = _Worker()
+            self._workers.append(worker)
+            self._spawn(self._run, worker)
+
+    def hand_back(self) -> None:
+        """Give back what was claimed and not started."""
+        seqs = [lease.seq for lease in self._work]
+        self._work.clear()
+        if self._hints is not None:
+            seqs += self._hints.take_back()
+        self.in_flight -= len(seqs)
+        self._core.release(seqs)
+
+    async def _run(self, worker: _Worker) -> None:
+        loop = self._work_in_batches if self._runs_batches else self._work_singly
+        while True:
+            # One scope serves until it is cancelled: entering one for each message would cost as much as a message.
+            with trio.CancelScope() as worker.scope:
+                await loop(worker)
+            self._forget_run(worker)
+
+    def _forget_run(self, worker: _Worker) -> None:
+        """Forget what a worker was running when it was told to stop."""
+        self.in_flight -= len(worker.leases)
+        worker.leases = ()
+        worker.is_struck = False
+        self._on_rest()
+
+    async def _find_work(self) -> None:
+        """Claim messages; if there are none, commit and look again; if there is nothing at all, sleep."""
+        if await self._claim():
+            return
+        if self.outbox and not self.committer.is_busy:
+            await self.committer.commit_all()
+            await self._claim()
+        else:
+            await self._sleep()
+
+    async def _claim(self) -> bool:
+        """Claim messages that may start, as many as there is room for; return whether there were any."""
+        room = self._config.max_in_flight - self.in_flight
+        if room <= 0 or not self._has_ready() or not self._may_start():
+            return False
+        seqs = self._core.take(room)
+        if not seqs:
+            return False
+        self.in_flight += len(seqs)
+        if self._hints is not None:
+            await self._hints.send([self._hint(seq) for seq in seqs])
+            return False
+        await self._lease(seqs)
+        return True
+
+    async def _lease(self, seqs: Sequence[Seq]) -> None:
+        """Claim messages in the store and put them into the queue."""
+        leases = await self._membership.lease(seqs)
+        self._work.extend(leases)
+        self.in_flight -= len(seqs) - len(leases)
+
+    def _hint(self, seq: Seq) -> Ready:
+        node = self._core.node(seq)
+        assert node is not None
+        return Ready(seq, node.epoch.number, node.message.kind, node.message.priority)
+
+    async def receive_hints(self, hints: Hints) -> None:
+        """Claim what the bus says is ready."""
+        while True:
+            seqs = await hints.receive(self._config.max_in_flight)
+            if seqs:
+                await self._lease(seqs)
+                self.wake()
+
+    async def _sleep(self) -> None:
+        self._on_rest()
+        self._asleep += 1
+        try:
+            await self._sleeping.park()
+        except trio.Cancelled:
+            self._asleep -= 1
+            raise
+
+    async def _work_singly(self, worker: _Worker) -> None:
+        """Run messages one at a time until this worker is struck."""
+        work, outbox, execute, store_id = self._work, self.outbox, self._executor.execute, self._store_id
+        batch_size, core, meter = self._config.commit_batch, self._core, self._meter
+        handled = 0
+        while True:
+            if not work:
+                await self._find_work()
+                # Looking for work costs something too, so that nobody looks for ever without letting others run.
+                handled += 1
+                if not work and handled <= _BUDGET:
+                    continue
+            if len(work) > 1:
+                # Others are woken one by one: if executors do not wait, this worker is done before they look.
+                self.wake()
+            done = 0
+            while work:
+                lease = work.popleft()
+                worker.leases = (lease,)
+                delivery = Delivery(lease, store_id)
+                if core.hands_over:
+                    self._add_extras(delivery, lease.seq)
+                started = meter.now()
+                try:
+                    outcome = await execute(delivery)
+                except Exception as error:
+                    outcome = Raised(error)
+                if meter.is_on:
+                    meter.executed(lease.message.kind, 1, started)
+                if worker.is_struck:
+                    return
+                outbox.append((lease, outcome))
+                done += 1
+                if done > _BUDGET:
+                    break
+            worker.leases = ()
+            self.executed += done
+            handled += done
+            if handled > _BUDGET:
+                handled = 0
+                await trio.lowlevel.checkpoint()
+            if len(outbox) >= batch_size and not self.committer.is_busy:
+                await self.committer.commit_all()
+
+    async def _work_in_batches(self, worker: _Worker) -> None:
+        """Run messages of one kind together until this worker is struck."""
+        outbox = self.outbox
+        handled = 0
+        while True:
+            if not self._work:
+                await self._find_work()
+                handled += 1
+                if not self._work and handled <= _BUDGET:
+                    continue
+            if self._work:
+                leases = self._next_batch()
+                if self._work:
+                    self.wake()
+                worker.leases = leases
+                started = self._meter.now()
+                answers = await self._execute_batch(leases)
+                if self._meter.is_on:
+                    self._meter.executed(leases[0].message.kind, len(leases), started)
+                if worker.is_struck:
+                    return
+                worker.leases = ()
+                outbox.extend(zip(leases, answers, strict=True))
+                self.executed += len(leases)
+                handled += len(leases)
+            if len(outbox) >= self._config.commit_batch and not self.committer.is_busy:
+                await self.committer.commit_all()
+            if handled > _BUDGET:
+                handled = 0
+                await trio.lowlevel.checkpoint()
+
+    def _next_batch(self) -> list[Lease[Any]]:
+        """Take claimed messages of one kind from the queue; lanes have let one of each key through."""
+        work, limit = self._work, self._config.execute_batch
+        kind = work[0].message.kind
+        batch = [lease for lease in work if lease.message.kind == kind]
+        if len(batch) == len(work) <= limit:
+            work.clear()
+            return batch
+        del batch[limit:]
+        others = [lease for lease in work if lease.message.kind != kind]
+        rest = [lease for lease in work if lease.message.kind == kind][limit:]
+        work.clear()
+        # Other kinds first, so that a kind of which there is always more cannot keep them waiting.
+        work.extend((*others, *rest))
+        return batch
+
+    async def _execute_batch(self, leases: Sequence[Lease[Any]]) -> Sequence[object]:
+        """Run a batch; if it raises, run its halves, so that only the culprit fails."""
+        store_id = self._store_id
+        deliveries: list[Delivery[Any]] = [Delivery(lease, store_id) for lease in leases]
+        if self._core.hands_over:
+            for delivery, lease in zip(deliveries, leases, strict=True):
+                self._add_extras(delivery, lease.seq)
+        try:
+            answers = await self._executor.execute_batch(deliveries)
+            if not isinstance(answers, Sequence) or len(answers) != len(leases):
+                raise BadOutcome(
+                    f"execute_batch answered {shown(answers)} for {len(leases)} messages: return a sequence of as many "
+                    "outcomes, in the same order"
+                )
+        except Exception as error:
+            if isinstance(error, SystemFailure) or len(leases) == 1:
+                return [Raised(error)] * len(leases)
+            half = len(leases) // 2
+            return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
+        return answers
+
+    def _add_extras(self, delivery: Delivery[Any], seq: Seq) -> None:
+        delivery.unmet = self._core.unmet(seq)
+        delivery.values = self._core.values(seq)
+
+    def strike(self, seqs: Iterable[Seq]) -> None:
+        """Cancel the executors of messages that were ended while they ran, or forget those that wait for one."""
+        struck = frozenset(seqs)
+        for worker in self._workers:
+            # A batch is only stopped when nothing of it is wanted any more.
+            if any(lease.seq in struck for lease in worker.leases) and not any(map(self._is_wanted, worker.leases)):
+                worker.is_struck = True
+                worker.scope.cancel()
+        left = [lease for lease in self._work if lease.seq not in struck]
+        gone = len(self._work) - len(left)
+        if gone:
+            self._work.clear()
+            self._work.extend(left)
+        if self._hints is not None:
+            gone += self._hints.forget(struck)
+        self.in_flight -= gone
+
+    def _is_wanted(self, lease: Lease[Any]) -> bool:
+        return self._core.is_unfinished(lease.seq)
