@@ -137,7 +137,6 @@ class IntakeHandle(Generic[P]):
             RuntimeStopped: the runtime takes no more work.
         """
         options = EpochOptions(if_exists, deadline, on_unresolved, retain, weight)
-        await trio.lowlevel.checkpoint()
         return Epoch(self, await self._kernel.open_epoch(name, options))
 
     @asynccontextmanager
@@ -185,7 +184,6 @@ class IntakeHandle(Generic[P]):
 
         Submits to it that are under way are waited for.
         """
-        await trio.lowlevel.checkpoint()
         await self._kernel.seal(self._page(epoch))
 
     async def wait_epoch(
@@ -241,7 +239,6 @@ class IntakeHandle(Generic[P]):
             EpochSealed: the epoch is not open, and a message is unknown in it.
             InvalidMessage: something is not a message, or conflicts and `strict` is set.
         """
-        await trio.lowlevel.checkpoint()
         page = self._page(epoch)
         total = _Total()
         try:
@@ -256,6 +253,8 @@ class IntakeHandle(Generic[P]):
         except Exception as error:
             error.receipt, error.index = total.receipt(), total.given  # type: ignore[attr-defined]  # for the caller
             raise
+        if not total.given:
+            await trio.lowlevel.checkpoint()
         return total.receipt()
 
     async def cancel(self, epoch: Epoch[P] | str, message_id: str) -> bool:

@@ -57,12 +57,15 @@ class IngestRuntime(Generic[P, Op]):
         Start it with `intake = await nursery.start(runtime.run_forever)`. Any error that ends it is raised here, and
         reaches everybody who waits as `RuntimeFailed`.
         """
-        if self._kernel.state != "created":
-            raise RuntimeError(f"this runtime is {self._kernel.state}: a runtime runs once, make a new one")
+        self._check_fresh()
         async with self._kernel.opened():
             task_status.started(IntakeHandle(self, self._kernel))
             await self._stop.wait()
             await self._kernel.drain(self._stop_timeout)
+
+    def _check_fresh(self) -> None:
+        if self._kernel.state != "created":
+            raise RuntimeError(f"this runtime is {self._kernel.state}: a runtime runs once, make a new one")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[IntakeHandle[P]]:
@@ -71,6 +74,7 @@ class IngestRuntime(Generic[P, Op]):
         An exception of the block is raised as it is, not wrapped in a group. An error that ends the runtime cancels the
         block and is raised as `RuntimeFailed`.
         """
+        self._check_fresh()
         from_body: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -84,6 +88,9 @@ class IngestRuntime(Generic[P, Op]):
                 self.stop()
         except BaseException as raised:
             failure = sole_error(raised)
+            if failure is not None and not isinstance(failure, Exception):
+                # An interrupt goes first, whatever the block made of a runtime that ended.
+                raise failure from None
             if from_body is None and isinstance(failure, Exception):
                 raise RuntimeFailed(f"the runtime ended by {failure!r}") from failure
             if from_body is None:

@@ -6,6 +6,9 @@ from attrs import frozen
 
 __all__ = ["RetryPolicy"]
 
+_SHORTEST = 0.01
+"""The shortest delay that the other side may ask for, in seconds."""
+
 
 @frozen
 class RetryPolicy:
@@ -41,7 +44,8 @@ class RetryPolicy:
         if elapsed >= self.max_elapsed:
             return None
         if retry_after is not None:
-            return max(0.0, retry_after)
+            # Never at once: whoever says so all the time would keep the runtime busy with nothing else.
+            return max(_SHORTEST, retry_after)
         if attempts >= self.max_attempts:
             return None
         # A large exponent overflows a float; the cap is reached long before.

@@ -5,6 +5,7 @@ One batch at a time. Dependents become ready when the store has settled their pa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -193,6 +194,7 @@ class Committer:
         derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = [
             (key.number, [seq], [message]) for seq, key, message in settled.accepted
         ]
+        self._count_known(batch, rest, settled)
         core.commit(
             [lease.seq for lease in batch.leases],
             values=rest.values,
@@ -210,6 +212,19 @@ class Committer:
                 core.retry(waits.seq, waits.not_before, spent=False)
         if rest.handed_back:
             core.release(lease.seq for lease in rest.handed_back)
+
+    def _count_known(self, batch: Batch, rest: Rest, settled: Settled) -> None:
+        """Count derived messages whose ids were known already. The first ones won."""
+        known: Counter[int] = Counter()
+        for lease in batch.leases if rest.derived else ():
+            derived = rest.derived.get(lease.seq)
+            if derived is not None:
+                known[lease.epoch.number] += len(derived.messages) + derived.staged
+        known.subtract(key.number for _, key, _ in settled.accepted)
+        for number, count in known.items():
+            # A cancelled epoch takes no derived messages at all: those are not known, but unwanted.
+            if count > 0 and not self._core.epochs[number].was_cancelled:
+                self._core.count_duplicates(number, count)
 
     def _depths(self) -> dict[str, int]:
         epochs = self._core.epochs.values()

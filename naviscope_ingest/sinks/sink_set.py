@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import evolve, frozen
 
-from naviscope_spi import CommitBatch, CommitSink, Entry, Permanent, SinkRejected
+from naviscope_spi import CommitBatch, CommitSink, Entry, Permanent, SinkRejected, SystemFailure
 
 __all__ = ["SinkSet", "To"]
 
@@ -48,12 +48,13 @@ class SinkSet:
 
         Raises:
             SinkRejected: an op names no sink of this set, or a sink refuses its part.
+            SystemFailure: a sink returned something: nobody can tell whether it applied its part.
         """
         parts = self._split(batch)
         for name, entries in parts.items():
             answer: object = await self._commit(self._sinks[name], CommitBatch(entries, batch.batch_id))
             if answer is not None:
-                raise TypeError(f"sink {name!r} returned {answer!r:.80} from commit: it must return None")
+                raise SystemFailure(f"sink {name!r} returned {answer!r:.80} from commit: it must return None")
 
     async def _commit(self, sink: CommitSink[Any], batch: CommitBatch[Any]) -> object:
         commit: Any = sink.commit

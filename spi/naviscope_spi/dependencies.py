@@ -308,7 +308,7 @@ MAX_VERSION: Final = 2**63 - 1
 """The highest version of a resource: what stores can keep as an integer."""
 
 
-def check_version(version: object) -> int:
+def check_version(version: int) -> int:
     """Return the version of a resource, or refuse it."""
     if isinstance(version, bool) or not isinstance(version, int):
         raise InvalidMessage(f"a resource version must be an integer, not {version!r:.80}")

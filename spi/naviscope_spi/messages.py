@@ -43,7 +43,7 @@ DependsOn: TypeAlias = tuple[str | Dependency, ...]
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def check_depends_on(depends_on: object) -> DependsOn:
+def check_depends_on(depends_on: Iterable[str | Dependency]) -> DependsOn:
     """Return the dependencies as a tuple without repetitions.
 
     Raises:
@@ -90,7 +90,7 @@ def check_time(name: str, moment: object) -> None:
         raise InvalidMessage(f"{name}={moment!r:.80}: give seconds since the Unix epoch as a number, or None")
 
 
-def _check_headers(headers: object) -> Mapping[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     if headers is _NO_HEADERS:
         return _NO_HEADERS
     if not isinstance(headers, Mapping):
@@ -170,7 +170,7 @@ MAX_VALUE_BYTES = 64 * 1024
 """The largest value a resource or an outcome may carry."""
 
 
-def _check_value(value: object) -> bytes | None:
+def _check_value(value: bytes | None) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, bytes):

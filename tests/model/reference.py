@@ -307,7 +307,10 @@ class Model(Facts):
             completed = self._complete_epochs()
             changed = self._judge() or opened or completed
         for epoch in self.epochs.values():
-            epoch.was_blocked &= self.is_quiet(epoch)
+            if not self.is_quiet(epoch):
+                epoch.was_blocked = False
+                for x in self.alive(epoch.number):
+                    x.doomed_since = None
 
     def _open_barriers(self) -> bool:
         """Open the barriers of sealed epochs of whose kind no message can come any more (rule 1)."""

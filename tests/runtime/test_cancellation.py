@@ -33,6 +33,7 @@ from naviscope_ingest.testing import TrioClock
 from tests.runtime.worlds import (
     START,
     Playing,
+    WaitingStore,
     World,
     bounded,
     chain,
@@ -41,6 +42,8 @@ from tests.runtime.worlds import (
     run_with,
     started,
 )
+
+STORES = pytest.mark.parametrize("pause", [None, 0.001], ids=["quick store", "store that waits"])
 
 MOST = 2_000
 """More awaits than any scenario here has."""
@@ -194,15 +197,29 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "starts again"])
-@pytest.mark.parametrize("name", CALLS)
-def test_a_cancelled_call_can_be_made_again(name, restarts):
+LOST = pytest.mark.xfail(
+    reason="Kernel.put is cancelled after the store has kept the messages and before the core has learnt of them: they "
+    "are duplicates from then on, and run only after a restart"
+)
+
+
+def cases() -> Iterator[Any]:
+    for name in CALLS:
+        for pause, store in ((None, "quick store"), (0.001, "store that waits")):
+            for restarts, then in ((False, "goes on"), (True, "starts again")):
+                submits = name.startswith(("submit", "block"))
+                marks = [LOST] if submits and pause and not restarts else []
+                yield pytest.param(name, restarts, pause, id=f"{name}, {store}, {then}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "restarts", "pause"), list(cases()))
+def test_a_cancelled_call_can_be_made_again(name, restarts, pause):
     """Whatever a cancelled call has done, doing it again comes to the same as doing it once."""
     case = CALLS[name]
 
     async def trial(at: int) -> bool:
         clock, sink = TrioClock(START), Dawdling()
-        store = MemoryStore(clock=clock)
+        store = WaitingStore(clock, pause)
         executor = Playing(nap)
         async with started(executor, store=store, sink=sink, submit_chunk=3) as world:
             if case.before is not None:
@@ -228,8 +245,7 @@ def test_a_cancelled_call_can_be_made_again(name, restarts):
         await world.intake.seal_epoch("nightly")
         report = await world.intake.wait_epoch("nightly")
         assert len(world.sink.ops) == len(set(world.sink.ops)) == case.committed
-        if report.submitted:
-            assert (report.committed, report.cancelled) == (case.committed, case.cancelled)
+        assert (report.committed, report.cancelled) == (case.committed, case.cancelled)
         assert (report.dead, report.expired, report.skipped, report.unfinished) == (0, 0, 0, 0)
         await world.intake.wait_idle()
         assert world.runtime.statistics().in_flight == 0
@@ -287,9 +303,9 @@ async def run_the_program(intake: IntakeHandle[Any]) -> EpochReport:
 class Trial:
     """A store and a sink that outlive the runtimes on them."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, pause: float | None = None, **config: Any) -> None:
         self.clock = TrioClock(START)
-        self.store = MemoryStore(clock=self.clock)
+        self.store = WaitingStore(self.clock, pause)
         self.sink = Dawdling()
         self.play = Play(self.sink)
         self.config = {"derives": DERIVES, "max_derived": 2, "submit_chunk": 2} | config
@@ -301,11 +317,9 @@ class Trial:
         """Let a new runtime finish what the first one left."""
         with bounded():
             async with self.runtime().running() as intake:
-                was_completed = any(report.is_completed for report in intake.epochs())
                 report = await run_the_program(intake)
         assert report.is_completed
-        if not was_completed:
-            assert (report.submitted, report.committed, report.unfinished) == (len(OPS), len(OPS), 0)
+        assert (report.submitted, report.committed, report.unfinished) == (len(OPS), len(OPS), 0)
         assert sorted(self.sink.ops) == OPS
         order = list(self.sink.ops)
         assert order.index("total") > max(order.index(f"row{n}") for n in range(5))
@@ -314,16 +328,17 @@ class Trial:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 256])
-def test_a_runtime_that_is_cancelled_anywhere_loses_nothing(max_in_flight):
+@STORES
+def test_a_runtime_that_is_cancelled_anywhere_loses_nothing(max_in_flight, pause):
     """Every task counts, so this cancels executors, sinks, the clock, recovery and the caller alike."""
 
     async def trial(at: int) -> bool:
-        world = Trial(max_in_flight=max_in_flight)
+        world = Trial(pause, max_in_flight=max_in_flight)
         runtime = world.runtime()
         with bounded(), cancelled_at(at, only_this_task=False) as scope:
             async with runtime.running() as intake:
                 await run_the_program(intake)
-        assert runtime.state in ("stopped", "failed", "created")
+        assert runtime.state in ("stopped", "created")
         assert runtime.statistics().state == runtime.state
         await world.finish()
         return scope.cancelled_caught
@@ -331,9 +346,10 @@ def test_a_runtime_that_is_cancelled_anywhere_loses_nothing(max_in_flight):
     at_every_await(trial, at_least=60)
 
 
-def test_run_forever_cancelled_anywhere_loses_nothing():
+@STORES
+def test_run_forever_cancelled_anywhere_loses_nothing(pause):
     async def trial(at: int) -> bool:
-        world = Trial()
+        world = Trial(pause)
         runtime = world.runtime()
         with bounded(), cancelled_at(at, only_this_task=False) as scope:
             async with trio.open_nursery() as nursery:
@@ -346,9 +362,10 @@ def test_run_forever_cancelled_anywhere_loses_nothing():
     at_every_await(trial, at_least=60)
 
 
-def test_a_recovery_that_is_cancelled_anywhere_can_be_made_again():
+@STORES
+def test_a_recovery_that_is_cancelled_anywhere_can_be_made_again(pause):
     async def trial(at: int) -> bool:
-        world = Trial(max_in_flight=1)
+        world = Trial(pause, max_in_flight=1)
         with trio.move_on_after(3.5):
             async with world.runtime().running() as intake:
                 await run_the_program(intake)
@@ -361,9 +378,10 @@ def test_a_recovery_that_is_cancelled_anywhere_can_be_made_again():
     at_every_await(trial, at_least=30)
 
 
-def test_a_drain_that_is_cancelled_anywhere_loses_nothing():
+@STORES
+def test_a_drain_that_is_cancelled_anywhere_loses_nothing(pause):
     async def trial(at: int) -> bool:
-        world = Trial()
+        world = Trial(pause)
         runtime = world.runtime()
         scope = trio.CancelScope()
         with bounded(), scope:
@@ -382,9 +400,10 @@ def test_a_drain_that_is_cancelled_anywhere_loses_nothing():
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0])
-def test_a_stop_at_any_time_loses_nothing(timeout):
+@STORES
+def test_a_stop_at_any_time_loses_nothing(timeout, pause):
     async def main() -> None:
-        world = Trial()
+        world = Trial(pause)
         runtime = world.runtime()
         with bounded():
             async with runtime.running() as intake:
@@ -401,9 +420,10 @@ def test_a_stop_at_any_time_loses_nothing(timeout):
 
 
 @pytest.mark.parametrize("at", range(1, 40))
-def test_a_program_that_is_killed_again_and_again_gets_there(at):
+@STORES
+def test_a_program_that_is_killed_again_and_again_gets_there(at, pause):
     async def main() -> None:
-        world = Trial()
+        world = Trial(pause)
         for more in range(200):
             # A little later each time: a program that never gets past its recovery would never end.
             with bounded(), cancelled_at(at + more, only_this_task=False) as scope:

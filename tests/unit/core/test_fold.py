@@ -214,10 +214,16 @@ def test_a_retry_waits_for_its_time_and_keeps_its_lane():
 
 def test_a_retry_after_a_deferral_waits_for_its_time_only():
     """A store that keeps no history tells both in one fact."""
-    core = recovered(opened(), accepted(message("a", key="k")), Waits(A, ("never",), not_before=130.0, attempt=1))
+    core = recovered(
+        opened(),
+        accepted(message("a", key="k"), message("b")),
+        Committed([B], {B: b"value"}),
+        Waits(A, ("b", Dependency.message("never", otherwise="run")), not_before=130.0, attempt=1),
+    )
     assert states(core, A) == ["delayed"]
     core.advance(130.0)
     assert core.take(10) == [A]
+    assert core.values(A) == {"b": b"value"}
 
 
 def test_a_deferral_does_not_take_the_lane_of_a_message_in_retry():
