@@ -10,7 +10,7 @@ read back what it wrote itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from naviscope_ingest._core.epochs import EpochTracker
@@ -266,7 +266,8 @@ class Core:
         is_over = epoch.verdict is not None and not self._graph.is_recovering
         late: list[Node] = []
         # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
-        start, ready = transitions.schedule.usual_queue(epoch), State.READY
+        ready = State.READY
+        start: Callable[[Node], None] | None = None
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
                 continue
@@ -286,6 +287,8 @@ class Core:
                     epoch.waiting += 1
                     continue
             if message.key is None and not message.priority and message.not_before is None:
+                if start is None:
+                    start = transitions.schedule.usual_queue(epoch)
                 node.state = ready
                 start(node)
             else:

@@ -121,17 +121,11 @@ class Schedule:
             self._level(node.message.priority).queue(node.epoch).entries.append(node)
 
     def usual_queue(self, epoch: EpochTracker) -> Callable[[Node], None]:
-        """Return what adds messages without a key, of priority 0, to an epoch's queue. Good until the next `take`."""
-        made: Callable[[Node], None] | None = None
+        """Return what adds messages without a key, of priority 0, to an epoch's queue. Good until the next `take`.
 
-        def add(node: Node) -> None:
-            nonlocal made
-            if made is None:
-                # Only now: a queue that stays empty must not stand in the ring.
-                made = self._usual.queue(epoch).entries.append
-            made(node)
-
-        return add
+        Ask for it only to use it: a queue that stays empty must not stand in the ring.
+        """
+        return self._usual.queue(epoch).entries.append
 
     def take(self, limit: int, now: float) -> list[Node]:
         """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""

@@ -204,7 +204,9 @@ class Workers:
     async def _work_singly(self, worker: _Worker) -> None:
         """Run messages one at a time until this worker is struck."""
         work, outbox, execute, store_id = self._work, self.outbox, self._executor.execute, self._store_id
-        batch_size, core, meter = self._config.commit_batch, self._core, self._meter
+        batch_size, graph, meter = self._config.commit_batch, self._core.graph, self._meter
+        is_measured = meter.is_on
+        started = 0.0
         handled = 0
         while True:
             if not work:
@@ -221,14 +223,15 @@ class Workers:
                 lease = work.popleft()
                 worker.leases = (lease,)
                 delivery = Delivery(lease, store_id)
-                if core.hands_over:
+                if graph.hands_over:
                     self._add_extras(delivery, lease.seq)
-                started = meter.now()
+                if is_measured:
+                    started = meter.now()
                 try:
                     outcome = await execute(delivery)
                 except Exception as error:
                     outcome = Raised(error)
-                if meter.is_on:
+                if is_measured:
                     meter.executed(lease.message.kind, 1, started)
                 if worker.is_struck:
                     return

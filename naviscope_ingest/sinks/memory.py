@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -59,14 +60,14 @@ class MemorySink(Generic[Op]):
             fresh.reverse()
             keys = [entry.task_key for entry in fresh]
         # Ops may be any sequence of the user's; one that raises must do so before anything is kept.
-        ops = [list(entry.ops) for entry in fresh]
+        ops = [op for entry in fresh for op in entry.ops]
+        ends = list(accumulate((len(entry.ops) for entry in fresh), initial=len(self._ops)))[1:]
         places.update(zip(keys, range(len(places), len(places) + len(keys)), strict=True))
-        for entry, each in zip(fresh, ops, strict=True):
-            self._ops.extend(each)
-            self._ends.append(len(self._ops))
-            self._epochs.append(entry.epoch)
-            self._ids.append(entry.message_id)
-            self._kinds.append(entry.kind)
+        self._ops.extend(ops)
+        self._ends.extend(ends)
+        self._epochs.extend([entry.epoch for entry in fresh])
+        self._ids.extend([entry.message_id for entry in fresh])
+        self._kinds.extend([entry.kind for entry in fresh])
         self.commits += 1
 
     def _entry(self, key: str, place: int) -> Entry[Op]:

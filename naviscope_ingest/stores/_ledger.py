@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -509,7 +509,8 @@ class Ledger(Generic[P]):
         first = self._last_seq + 1
         self._last_seq += len(messages)
         at = self._wall()
-        return [Kept(Seq(seq), epoch, message, at) for seq, message in enumerate(messages, first)]
+        seqs = cast("Sequence[Seq]", range(first, self._last_seq + 1))
+        return [Kept(seq, epoch, message, at) for seq, message in zip(seqs, messages, strict=True)]
 
     def _enliven(self, epoch: KeptEpoch, born: Sequence[Kept]) -> None:
         """Make messages known."""

@@ -250,9 +250,9 @@ class Settlement(Generic[P]):
         )
 
 
-@frozen
+@define
 class Settled:
-    """What a settlement did.
+    """What a settlement did. Nobody changes it.
 
     Attributes:
         position: readers at or after this position see it.

@@ -229,7 +229,7 @@ async def test_a_runtime_runs_once():
         assert runtime.state == "running"
     with pytest.raises(RuntimeError, match="this runtime is stopped: a runtime runs once"):
         await runtime.run_forever()
-    with pytest.raises(RuntimeFailed, match="a runtime runs once"):
+    with pytest.raises(RuntimeError, match="a runtime runs once"):
         async with runtime.running():
             pytest.fail("it must not start")
 

@@ -37,7 +37,7 @@ from naviscope_ingest.testing import TrioClock
 from naviscope_spi import AnyOf, EpochKey, Lease, OnMessage, PutReceipt, Session, Settled, Settlement
 from tests.model.programs import EXTERNAL, EpochSpec, Program, Spec, generate, generate_timeless
 from tests.model.test_core import ends_of
-from tests.runtime.worlds import WaitingStore, bounded, make_runtime, run_with
+from tests.runtime.worlds import LossyBus, WaitingStore, bounded, make_runtime, run_with
 
 CHUNKS = 4
 TIMELESS_IN_CHUNK = 60
@@ -179,7 +179,7 @@ def all_specs(specs: Sequence[Spec]) -> Iterator[Spec]:
 class Stage:
     """One program and the runtime that runs it."""
 
-    def __init__(self, program: Program, seed: int, pause: float | None = None) -> None:
+    def __init__(self, program: Program, seed: int, pause: float | None = None, *, bus: bool = False) -> None:
         self.program = program
         self.rng = rng = random.Random(seed)
         self.clock = TrioClock()
@@ -194,6 +194,7 @@ class Stage:
             self.sink,
             self.store,
             self.clock,
+            bus=LossyBus(rng) if bus else None,
             derives=program.derives,
             on_unresolved=program.on_unresolved,
             max_deferrals=program.max_deferrals,
@@ -332,6 +333,13 @@ def test_ends_are_those_of_the_reference_model(chunk, pause):
 def test_everything_ends_or_is_visibly_blocked_and_counts_are_true(chunk):
     for seed, program in programs(chunk, OTHERS_IN_CHUNK, generate, across=False):
         Stage(program, seed).play(troubles=seed % 4)
+
+
+def test_the_same_holds_with_hints_on_a_bus_that_loses_them():
+    for seed, program in programs(3, OTHERS_IN_CHUNK * 2, generate, across=False):
+        Stage(program, seed, bus=True).play(troubles=seed % 4)
+    for seed, program in programs(3, TIMELESS_IN_CHUNK, generate_timeless, across=True):
+        Stage(program, seed, bus=True).play(troubles=0)
 
 
 def test_the_same_holds_across_epochs():

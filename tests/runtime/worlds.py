@@ -6,6 +6,7 @@ and round without letting that clock move.
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, TypeVar
@@ -21,6 +22,7 @@ from naviscope_ingest import (
     Executed,
     IngestRuntime,
     IntakeHandle,
+    MemoryBus,
     MemorySink,
     MemoryStore,
     Message,
@@ -36,6 +38,7 @@ from naviscope_spi import (
     Lease,
     Position,
     PutReceipt,
+    Ready,
     Seq,
     Session,
     Settled,
@@ -208,6 +211,30 @@ class WaitingStore(MemoryStore[Any]):
         return await self._slowly(super().forget_ready(names))
 
 
+class LossyBus(MemoryBus):
+    """A bus that loses, repeats, reorders and delays hints, as any bus may."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.rng = rng
+
+    async def send(self, ready: Sequence[Ready]) -> None:
+        rng = self.rng
+        hints = [hint for hint in ready for _ in range(rng.choice((0, 1, 1, 1, 2)))]
+        rng.shuffle(hints)
+        await trio.sleep(rng.choice((0.0, 0.0, 0.4)))
+        await super().send(hints)
+
+    async def receive(self, limit: int) -> Sequence[Ready]:
+        hints = await super().receive(limit)
+        await trio.sleep(self.rng.choice((0.0, 0.0, 0.2)))
+        return hints
+
+    async def acknowledge(self, ready: Sequence[Ready]) -> None:
+        await trio.sleep(self.rng.choice((0.0, 0.1)))
+        await super().acknowledge(ready)
+
+
 class TroubledSink(MemorySink[Any]):
     """A sink that raises as told before it keeps anything.
 
@@ -274,17 +301,23 @@ class World:
 
 
 def make_runtime(
-    executor: Any, sink: Any, store: Any, clock: TrioClock, metrics: Any = None, **config: Any
+    executor: Any, sink: Any, store: Any, clock: TrioClock, *, metrics: Any = None, bus: Any = None, **config: Any
 ) -> IngestRuntime[Any, Any]:
     components: RuntimeComponents[Any, Any] = RuntimeComponents(
-        executor=executor, commit_sink=sink, store=store, clock=clock, metrics=metrics
+        executor=executor, commit_sink=sink, store=store, clock=clock, metrics=metrics, bus=bus
     )
     return IngestRuntime(components, RuntimeConfig(**config))
 
 
 @asynccontextmanager
 async def started(
-    work: Any = commits_its_id, *, sink: Any = None, store: Any = None, metrics: Any = None, **config: Any
+    work: Any = commits_its_id,
+    *,
+    sink: Any = None,
+    store: Any = None,
+    metrics: Any = None,
+    bus: Any = None,
+    **config: Any,
 ) -> AsyncIterator[World]:
     """Run a runtime for a block, in bounds.
 
@@ -298,7 +331,7 @@ async def started(
         executor = Playing(work)
     sink = MemorySink() if sink is None else sink
     store = MemoryStore(clock=clock) if store is None else store
-    runtime = make_runtime(executor, sink, store, clock, metrics, **config)
+    runtime = make_runtime(executor, sink, store, clock, metrics=metrics, bus=bus, **config)
     with bounded():
         async with runtime.running() as intake:
             yield World(runtime, intake, executor, sink, store, clock)
