@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -52,22 +51,19 @@ class MemorySink(Generic[Op]):
 
     async def commit(self, batch: CommitBatch[Op]) -> None:
         """Keep every entry that is not known yet. Not a checkpoint: a runtime yields by itself."""
-        places = self._places
-        keys = [entry.task_key for entry in batch.entries]
-        fresh = batch.entries
-        if len(set(keys)) != len(keys) or not places.keys().isdisjoint(keys):
-            fresh = list({entry.task_key: entry for entry in reversed(fresh) if entry.task_key not in places}.values())
-            fresh.reverse()
-            keys = [entry.task_key for entry in fresh]
+        places, all_ops, ends = self._places, self._ops, self._ends
         # Ops may be any sequence of the user's; one that raises must do so before anything is kept.
-        ops = [op for entry in fresh for op in entry.ops]
-        ends = list(accumulate((len(entry.ops) for entry in fresh), initial=len(self._ops)))[1:]
-        places.update(zip(keys, range(len(places), len(places) + len(keys)), strict=True))
-        self._ops.extend(ops)
-        self._ends.extend(ends)
-        self._epochs.extend([entry.epoch for entry in fresh])
-        self._ids.extend([entry.message_id for entry in fresh])
-        self._kinds.extend([entry.kind for entry in fresh])
+        fresh = [(entry, tuple(entry.ops)) for entry in batch.entries if entry.task_key not in places]
+        for entry, ops in fresh:
+            key = entry.task_key
+            if key in places:
+                continue
+            places[key] = len(places)
+            all_ops.extend(ops)
+            ends.append(len(all_ops))
+            self._epochs.append(entry.epoch)
+            self._ids.append(entry.message_id)
+            self._kinds.append(entry.kind)
         self.commits += 1
 
     def _entry(self, key: str, place: int) -> Entry[Op]:

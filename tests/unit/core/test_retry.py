@@ -31,7 +31,12 @@ def test_no_attempt_begins_after_max_elapsed(elapsed, is_followed, retry_after):
 def test_what_the_other_side_asks_for_is_kept_to_and_outlasts_the_attempts():
     policy = RetryPolicy(max_attempts=2, max_delay=1.0)
     assert policy.delay(50, elapsed=0.0, chance=1.0, retry_after=120.0) == 120.0
-    assert policy.delay(1, elapsed=0.0, retry_after=-3.0) == 0.0
+
+
+@pytest.mark.parametrize("retry_after", [0.0, -3.0, 0.001])
+def test_the_other_side_cannot_ask_for_an_attempt_at_once(retry_after):
+    """Asked for all the time, it would keep the runtime busy with nothing else."""
+    assert RetryPolicy().delay(1, elapsed=0.0, retry_after=retry_after) == pytest.approx(0.01)
 
 
 def test_chance_adds_at_most_the_jitter():
