@@ -364,7 +364,8 @@ class OnEpoch(Dependency):
 def _check_members(members: tuple[str | Dependency, ...]) -> tuple[Dependency, ...]:
     if len(members) > MAX_GROUP_MEMBERS:
         raise InvalidMessage(f"any_of has {len(members)} members: at most {MAX_GROUP_MEMBERS} are allowed")
-    return tuple(_check_member(member) for member in members)
+    # A repetition would count one message several times.
+    return tuple(dict.fromkeys(_check_member(member) for member in members))
 
 
 def _check_member(member: object) -> Dependency:

@@ -290,7 +290,9 @@ class _Generator:
 
     def group(self, epoch: str, depth: int, **policy: object) -> AnyOf:
         members = [self.member(epoch, depth) for _ in range(self.rng.choice((1, 2, 2, 3)))]
-        return Dependency.any_of(*members, at_least=self.rng.randint(1, len(members)), **policy)
+        # A member that was thrown twice counts once.
+        count = len(Dependency.any_of(*members).members)
+        return Dependency.any_of(*members, at_least=self.rng.randint(1, count), **policy)
 
     def member(self, epoch: str, depth: int) -> str | Dependency:
         if depth > 1 and self.chance(0.2):
