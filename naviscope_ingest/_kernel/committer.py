@@ -103,37 +103,40 @@ class Committer:
             batch.leave_out(late)
         if batch.entries:
             await self._sink(batch)
-        now = self._clock.wall()
         rest = batch.rest
         if rest is None:
             await self._membership.write(Settlement(batch.leases))
-            core.tell_time(now)
+            core.tell_time(self._clock.wall())
             core.commit(seqs)
         else:
-            await self._commit_rest(batch, rest, now)
+            await self._commit_rest(batch, rest)
         self._workers.in_flight -= len(answers)
         self.committed += len(batch.leases)
         self.batches += 1
         if self._meter.is_on:
             self._meter.batch(batch, self._depths())
-        core.advance(now)
+        core.advance(core.now)
         if core.has_decided:
             await self._carry_out()
         if rest is not None and rest.fatal is not None:
             raise rest.fatal
 
-    async def _commit_rest(self, batch: Batch, rest: Rest, now: float) -> None:
+    async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""
         if rest.fatal is not None:
             # What is handed back must not be started again.
             self._fail(rest.fatal)
         if rest.derived:
             await self._stage(batch, rest)
+        # An end that is being settled wins over a cancel, as a commit does.
+        self._core.hand_to_sink(lease.seq for lease, _, _ in rest.ended)
         rest.ended = [each for each in rest.ended if self._core.is_unfinished(each[0].seq)]
         settled = await self._settle(batch, rest)
-        self._core.tell_time(now)
+        self._core.tell_time(self._clock.wall())
         # Before the commits of this batch are told: whether a deferral had to wait is a matter of when it was answered.
         spent = [lease for lease, outcome in rest.deferred if self._core.defer(lease.seq, outcome.depends_on)]
+        # Nobody may start them before the store knows of the attempt: what it is told then would end their new lease.
+        self._core.claim(lease.seq for lease in spent)
         self._tell_core(batch, rest, settled)
         if spent:
             # It need not wait at all, which only the core could tell.
@@ -141,6 +144,7 @@ class Committer:
             await self._membership.write(
                 Settlement(waits=[each for each in again if self._core.is_unfinished(each.seq)])
             )
+            self._core.release(lease.seq for lease in spent)
 
     async def _sink(self, batch: Batch) -> None:
         """Let the sink commit the ops of a batch; what it refuses ends dead."""

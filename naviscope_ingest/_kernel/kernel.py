@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import trio
 from attrs import frozen
@@ -287,8 +287,10 @@ class Kernel:
     async def open_epoch(self, name: str | None, options: EpochOptions) -> EpochPage:
         """Open an epoch, or rejoin one."""
         self.check_running()
-        record = await self.store.open_epoch(name, options)
-        return self.learn_epoch(record)
+        record = await self._membership.ask(self.store.open_epoch(name, options))
+        page = self.learn_epoch(record)
+        await self._membership.notice()
+        return page
 
     def learn_epoch(self, record: EpochRecord) -> EpochPage:
         """Take an epoch of the store into core and book."""
@@ -303,7 +305,7 @@ class Kernel:
         self.check_running()
         page.submits += 1
         try:
-            receipt = await self.store.put(page.key, messages)
+            receipt = await self._membership.ask(self.store.put(page.key, messages))
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
                 if len(receipt.accepted) == len(messages):
@@ -325,7 +327,7 @@ class Kernel:
         self.check_running()
         while page.submits:
             await page.changed()
-        record = await self.store.mark_epoch(page.key, "seal")
+        record = await self._mark(page, "seal")
         if record.state != "open" and page.sealed_at is None:
             page.sealed_at = self.clock.wall()
             self._meter.epoch(page.key, "sealed")
@@ -333,10 +335,21 @@ class Kernel:
             self.core.seal(page.key.number)
         await self._follow_up()
 
+    async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> EpochRecord:
+        """Mark an epoch in the store, and wait until the core knows of everything that came in before."""
+
+        async def mark_and_wait() -> EpochRecord:
+            record = await self.store.mark_epoch(page.key, mark)
+            while page.submits:
+                await page.changed()
+            return record
+
+        return await self._membership.ask(mark_and_wait())
+
     async def cancel_epoch(self, page: EpochPage) -> None:
         """Cancel what has not ended in an epoch."""
         self.check_running()
-        await self.store.mark_epoch(page.key, "cancel")
+        await self._mark(page, "cancel")
         if page.sealed_at is None:
             page.sealed_at = self.clock.wall()
             self._meter.epoch(page.key, "sealed")
@@ -354,7 +367,7 @@ class Kernel:
     async def provide(self, resources: Sequence[Resource]) -> None:
         """Provide resources to every epoch."""
         self.check_running()
-        await self.store.notify_ready(resources)
+        await self._membership.ask(self.store.notify_ready(resources))
         for resource in resources:
             self.core.provide(resource)
         await self._follow_up()
@@ -362,8 +375,9 @@ class Kernel:
     async def forget(self, name: str) -> None:
         """Take a resource back that was provided to every epoch."""
         self.check_running()
-        await self.store.forget_ready([name])
+        await self._membership.ask(self.store.forget_ready([name]))
         self.core.forget_resource(name)
+        await self._membership.notice()
 
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
@@ -372,6 +386,7 @@ class Kernel:
         while until_done and self._is_deciding:
             await self._undecided.park()
         self._wake()
+        await self._membership.notice()
 
     # Time
 

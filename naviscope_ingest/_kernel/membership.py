@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from naviscope_spi import DeferredStore, Lease, Seq, Session, Settled, Settlement
 
 __all__ = ["Membership"]
+
+T = TypeVar("T")
 
 
 class Membership:
@@ -23,7 +25,8 @@ class Membership:
     def __init__(self, store: DeferredStore[Any]) -> None:
         self.store = store
         self._session: Session | None = None
-        # A store in memory settles without waiting: there is nothing to shield, and a scope costs as much as settling.
+        # A store in memory answers in the step in which it acts: there is nothing to shield, and a scope costs as much
+        # as settling.
         self._waits = store.info.durability != "none"
 
     @asynccontextmanager
@@ -44,10 +47,31 @@ class Membership:
     async def write(self, settlement: Settlement[Any]) -> Settled:
         """Settle, even if we are being cancelled: the sink has applied it, or the core has decided it."""
         assert self._session is not None
+        settling = self.store.settle(self._session, settlement)
+        return await (_whole(settling) if self._waits else settling)
+
+    async def ask(self, call: Coroutine[Any, Any, T]) -> T:
+        """Ask the store for something, and wait for the answer even if we are cancelled meanwhile.
+
+        Cancelled on its way back, a call has happened and nobody knows: the core would never learn of it.
+        """
         if not self._waits:
-            return await self.store.settle(self._session, settlement)
-        settled: Settled | None = None
-        with trio.CancelScope(shield=True):
-            settled = await self.store.settle(self._session, settlement)
-        assert settled is not None
-        return settled
+            return await call
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled:
+            call.close()
+            raise
+        return await _whole(call)
+
+    async def notice(self) -> None:
+        """Notice a cancellation that came while the store was asked, now that the core knows the answer."""
+        if self._waits:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+
+async def _whole(call: Awaitable[T]) -> T:
+    answers: list[T] = []
+    with trio.CancelScope(shield=True):
+        answers.append(await call)
+    return answers[0]

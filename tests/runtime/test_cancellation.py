@@ -197,19 +197,11 @@ CALLS = {
 }
 
 
-LOST = pytest.mark.xfail(
-    reason="Kernel.put is cancelled after the store has kept the messages and before the core has learnt of them: they "
-    "are duplicates from then on, and run only after a restart"
-)
-
-
 def cases() -> Iterator[Any]:
     for name in CALLS:
         for pause, store in ((None, "quick store"), (0.001, "store that waits")):
             for restarts, then in ((False, "goes on"), (True, "starts again")):
-                submits = name.startswith(("submit", "block"))
-                marks = [LOST] if submits and pause and not restarts else []
-                yield pytest.param(name, restarts, pause, id=f"{name}, {store}, {then}", marks=marks)
+                yield pytest.param(name, restarts, pause, id=f"{name}, {store}, {then}")
 
 
 @pytest.mark.parametrize(("name", "restarts", "pause"), list(cases()))

@@ -354,7 +354,6 @@ def test_the_same_holds_when_nobody_cancels_anything(pause):
             Stage(program, seed, pause).play(troubles=0)
 
 
-@pytest.mark.xfail(reason="what is cancelled or expires while the store is being told of it: see test_waiting_store")
 @pytest.mark.parametrize("pause", [0.001, 0.3], ids=["store that waits", "slow store"])
 def test_the_same_holds_on_a_store_that_waits(pause):
     for across in (False, True):

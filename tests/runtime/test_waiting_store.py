@@ -108,19 +108,13 @@ async def test_many_may_submit_at_once():
         assert (report.submitted, report.committed, report.duplicates) == (19, 19, 81)
 
 
-TWO_ENDS = pytest.mark.xfail(
-    reason="a message whose Skipped or Fatal is being settled is RUNNING in the core: a cancel or a deadline ends it "
-    "there, while the store keeps the other end, and a Fatal is noted as a second failure"
-)
-
-
 @pytest.mark.parametrize(
     ("answer", "when"),
     [
         pytest.param(Skipped(), "before", id="skipped, before"),
-        pytest.param(Skipped(), "after", id="skipped, after", marks=TWO_ENDS),
-        pytest.param(Fatal("no"), "before", id="dead, before", marks=TWO_ENDS),
-        pytest.param(Fatal("no"), "after", id="dead, after", marks=TWO_ENDS),
+        pytest.param(Skipped(), "after", id="skipped, after"),
+        pytest.param(Fatal("no"), "before", id="dead, before"),
+        pytest.param(Fatal("no"), "after", id="dead, after"),
     ],
 )
 async def test_a_message_that_is_cancelled_while_its_end_is_settled_ends_once(answer, when):
@@ -154,7 +148,7 @@ async def test_commit_wins_over_a_cancel_that_comes_while_it_is_settled(when):
         assert epoch.report.committed == 1
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=TWO_ENDS)])
+@pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_message_whose_epoch_expires_while_its_end_is_settled_ends_once(when):
     store = Gated(TrioClock(START))
     async with started({"a": Skipped()}, store=store) as world:
@@ -185,10 +179,6 @@ async def test_a_cancelled_epoch_completes_although_a_settlement_was_under_way(a
         assert (await epoch.wait()).unfinished == 0
 
 
-@pytest.mark.xfail(
-    reason="Kernel.cancel_epoch does not wait for submits under way: the core completes the epoch without messages "
-    "that the store has kept"
-)
 async def test_an_epoch_that_is_cancelled_while_messages_are_stored_counts_them():
     store = Gated(TrioClock(START))
     async with started(naps(100), store=store) as world:
@@ -205,10 +195,6 @@ async def test_an_epoch_that_is_cancelled_while_messages_are_stored_counts_them(
     assert ends(await reported_after_a_restart(store)) == ends(report)
 
 
-@pytest.mark.xfail(
-    reason="Kernel.seal waits for submits before it marks the epoch, not after: one that begins meanwhile is stored, "
-    "and the core completes the epoch without it"
-)
 async def test_an_epoch_that_is_sealed_while_messages_are_stored_counts_them():
     store = Gated(TrioClock(START))
     async with started(store=store) as world:
@@ -229,9 +215,6 @@ async def test_an_epoch_that_is_sealed_while_messages_are_stored_counts_them():
     assert ends(await reported_after_a_restart(store)) == ends(report)
 
 
-@pytest.mark.xfail(
-    reason="Kernel.put is cancelled after the store has kept the messages and before the core has learnt of them"
-)
 async def test_messages_that_were_stored_run_although_their_submit_was_cancelled():
     store = Gated(TrioClock(START))
     async with started(store=store) as world:
@@ -248,10 +231,6 @@ async def test_messages_that_were_stored_run_although_their_submit_was_cancelled
         assert (await epoch.wait()).committed == 1
 
 
-@pytest.mark.xfail(
-    reason="Committer._commit_rest writes the attempt that a deferral spent after the core has made the message ready: "
-    "it may be claimed meanwhile, the late Waits ends the new lease, and the commit is refused"
-)
 async def test_a_deferral_that_need_not_wait_does_not_lose_its_next_claim():
     store = Gated(TrioClock(START))
     async with started({"a": [Deferred(["b"])]}, store=store) as world:
