@@ -1,16 +1,17 @@
 """What a store in memory keeps: messages, epochs and resources, without the rules about them.
 
-A message costs one small object. What only few messages have (a retry, a replay, a bad end) is in a second one, made
-when it is needed.
+A message costs no object of ours, only entries in dictionaries: every object that lives on is visited by each full
+garbage collection, and with one per message those took more time than the store itself. What only few messages have (a
+lease, a retry, a replay, a bad end) has an object, made when it is needed.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right, insort
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from attrs import define, evolve, field
 
@@ -18,7 +19,6 @@ from naviscope_spi import (
     Accepted,
     Committed,
     DependsOn,
-    End,
     Ended,
     EpochKey,
     EpochRecord,
@@ -31,7 +31,7 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["Kept", "KeptEpoch", "Progress", "Scope", "same_content"]
+__all__ = ["KeptEpoch", "Progress", "Scope", "is_same_claim", "same_content"]
 
 # How many messages one fact of a recovery names at most.
 _CHUNK = 1_000
@@ -42,7 +42,11 @@ Scope = dict[str, Resource]
 
 @define(eq=False)
 class Progress:
-    """What became of a message beyond its acceptance. Attributes as in `Lease`, `Waits` and `Ended`."""
+    """What became of a message beyond its acceptance. Attributes as in `Lease`, `Waits` and `Ended`.
+
+    The message stays as it was submitted, even when a replay edits its payload: the program that is run again submits
+    the original, and that must not look like a conflict.
+    """
 
     run: int = 0
     attempt: int = 0
@@ -53,81 +57,49 @@ class Progress:
     edited: Message[Any] | None = None
     ended: Ended | None = None
 
+    def then(self, waits: Waits, message: Message[Any]) -> Progress:
+        """Return what a settlement makes of it.
 
-@define(eq=False)
-class Kept:
-    """A message in its place.
-
-    The message stays as it was submitted, even when a replay edits its payload: the program that is run again submits
-    the original, and that must not look like a conflict.
-    """
-
-    seq: Seq
-    epoch: KeptEpoch
-    message: Message[Any]
-    at: float
-    lease: Lease[Any] | None = None
-    end: End | None = None
-    progress: Progress | None = None
-
-    def advance(self) -> Progress:
-        """Return the progress, which from now on exists."""
-        if self.progress is None:
-            self.progress = Progress()
-        return self.progress
-
-    def claim(self, token: int) -> Lease[Any]:
-        """Lease it to a session."""
-        seen = self.progress
-        if seen is None:
-            lease = Lease(self.seq, self.epoch.key, self.message, token)
-        else:
-            message = seen.edited or self.message
-            lease = Lease(self.seq, self.epoch.key, message, token, seen.run, seen.attempt, seen.crashes, seen.prepared)
-        self.lease = lease
-        return lease
-
-    def is_held_by(self, lease: Lease[Any]) -> bool:
-        """Whether this lease is the one that counts now. A copy of it counts as well; that of an earlier claim not."""
-        mine = self.lease
-        if mine is None or mine is lease:
-            return mine is lease
-        return (mine.token, mine.run, mine.attempt) == (lease.token, lease.run, lease.attempt)
-
-    def wait(self, waits: Waits) -> bool:
-        """Take over what a settlement says; return whether anything changed."""
-        now = self.progress or Progress()
-        grows = waits.run > now.run
-        added = now.added if waits.depends_on is None else (*(now.added or ()), *waits.depends_on)
+        Args:
+            waits: what the settlement says.
+            message: as it was submitted.
+        """
+        grows = waits.run > self.run
+        added = self.added if waits.depends_on is None else (*(self.added or ()), *waits.depends_on)
         # A recorded outcome belongs to the attempt that made it: handed back it stays, run again it goes.
-        is_same_attempt = (waits.run, waits.attempt) == (now.run, now.attempt) and waits.depends_on is None
-        then = Progress(
+        is_same_attempt = (waits.run, waits.attempt) == (self.run, self.attempt) and waits.depends_on is None
+        return Progress(
             run=waits.run,
             attempt=waits.attempt,
-            crashes=0 if grows else now.crashes,
+            crashes=0 if grows else self.crashes,
             not_before=waits.not_before,
             added=added and tuple(dict.fromkeys(added)),
-            prepared=now.prepared if is_same_attempt else None,
-            edited=now.edited,
+            prepared=self.prepared if is_same_attempt else None,
+            edited=evolve(message, payload=waits.payload) if grows and waits.payload is not None else self.edited,
         )
-        if grows and waits.payload is not None:
-            then.edited = evolve(self.message, payload=waits.payload)
-        changed = self.lease is not None or self.end is not None or _shown(now) != _shown(then)
-        self.lease = self.end = None
-        self.progress = then
-        return changed
 
-    def waits(self) -> Waits | None:
-        """Say where it stands, for a recovery; None if it is as it was accepted."""
-        now = self.progress
-        if now is None or _shown(now) == _shown(Progress()):
+    def shows(self, other: Progress) -> bool:
+        """Whether a reader of facts could not tell it from another."""
+        return _shown(self) == _shown(other)
+
+    def waits(self, seq: Seq) -> Waits | None:
+        """Say where the message stands, for a recovery; None if it is as it was accepted."""
+        if self.shows(_UNTOUCHED):
             return None
-        payload = None if now.edited is None else now.edited.payload
-        return Waits(self.seq, now.added, now.not_before, now.attempt, now.run, payload)
+        payload = None if self.edited is None else self.edited.payload
+        return Waits(seq, self.added, self.not_before, self.attempt, self.run, payload)
 
 
 def _shown(progress: Progress) -> tuple[object, ...]:
     return progress.run, progress.attempt, progress.not_before, progress.added, progress.prepared
+
+
+_UNTOUCHED: Final = Progress()
+
+
+def is_same_claim(one: Lease[Any], other: Lease[Any]) -> bool:
+    """Whether two leases of a message are one claim. A copy of a lease is; that of an earlier claim is not."""
+    return one is other or (one.token, one.run, one.attempt) == (other.token, other.run, other.attempt)
 
 
 @define(eq=False)
@@ -137,10 +109,10 @@ class KeptEpoch:
     Attributes:
         record: as the contract shows it.
         ids: the place of every message by its id, in order of acceptance.
-        done: the messages that committed, by place. They cost no object of ours, which garbage collection would visit.
-        times: when messages were accepted, by the first place of each step.
+        messages: every message by its place.
+        times: when messages were accepted, by the first place of each step, in order.
         values: what committed messages hand to dependents.
-        failed: the messages that ended without committing.
+        failed: the places of messages that ended without committing, in order.
         scope: the resources of this epoch.
         unfinished: how many messages have not ended.
         letters: how many ended dead or expired, so that they can be replayed.
@@ -150,10 +122,10 @@ class KeptEpoch:
 
     record: EpochRecord
     ids: dict[str, Seq] = field(factory=dict)
-    done: dict[Seq, Message[Any]] = field(factory=dict)
+    messages: dict[Seq, Message[Any]] = field(factory=dict)
     times: list[tuple[Seq, float]] = field(factory=list)
     values: dict[Seq, bytes] = field(factory=dict)
-    failed: dict[Seq, Kept] = field(factory=dict)
+    failed: dict[Seq, None] = field(factory=dict)
     scope: Scope = field(factory=dict)
     unfinished: int = 0
     letters: int = 0
@@ -165,57 +137,58 @@ class KeptEpoch:
         """Its number and name."""
         return self.record.key
 
+    def add(self, seqs: Sequence[Seq], messages: Sequence[Message[Any]], at: float) -> None:
+        """Take in messages that follow each other."""
+        self.ids.update(zip([message.id for message in messages], seqs, strict=True))
+        self.messages.update(zip(seqs, messages, strict=True))
+        self.unfinished += len(seqs)
+        if not self.times or self.times[-1][0] < seqs[0]:
+            self.times.append((seqs[0], at))
+        else:
+            # It was staged, and got its place before others that were accepted meanwhile.
+            insort(self.times, (seqs[0], at))
+
     def free(self) -> None:
         """Let go of messages, ids, values and resources. The record stays."""
         self.is_freed = True
-        for each in (self.ids, self.done, self.times, self.values, self.failed, self.scope):
+        for each in (self.ids, self.messages, self.times, self.values, self.failed, self.scope):
             each.clear()
 
-    def accepted(self, live: Mapping[Seq, Kept]) -> Iterator[Accepted[Any]]:
-        """Yield every message, in order of acceptance, a bounded number in each fact.
-
-        Args:
-            live: the messages that have not committed, of all epochs.
-        """
-        for at, together in groupby(self.ids.values(), key=lambda seq: self._accepted_at(seq, live)):
+    def accepted(self) -> Iterator[Accepted[Any]]:
+        """Yield every message, in order of acceptance, a bounded number in each fact."""
+        for at, together in groupby(self.ids.values(), key=self._accepted_at):
             while chunk := list(islice(together, _CHUNK)):
-                yield Accepted(self.key, chunk, [self.message(seq, live) for seq in chunk], at)
+                yield Accepted(self.key, chunk, [self.messages[seq] for seq in chunk], at)
 
-    def message(self, seq: Seq, live: Mapping[Seq, Kept]) -> Message[Any]:
-        """Return a message by its place."""
-        done = self.done.get(seq)
-        return live[seq].message if done is None else done
-
-    def _accepted_at(self, seq: Seq, live: Mapping[Seq, Kept]) -> float:
-        kept = live.get(seq)
-        if kept is not None:
-            return kept.at
+    def _accepted_at(self, seq: Seq) -> float:
         return self.times[bisect_right(self.times, (seq, inf)) - 1][1]
 
-    def fates(self, live: Mapping[Seq, Kept]) -> Iterator[FactBody]:
+    def fates(
+        self, live: Container[Seq], progress: Mapping[Seq, Progress], leases: Mapping[Seq, Lease[Any]]
+    ) -> Iterator[FactBody]:
         """Yield what became of the messages.
 
         The waits of a message come before its end and its lease: they tell the run that ended, and a replay has to name
         the next one; and news of waits mean that the lease is over.
 
         Args:
-            live: the messages that have not committed, of all epochs.
+            live: the messages that have not committed, of all epochs; so for the others.
+            progress: what became of them, of those that did not stay as they were.
+            leases: the leases of those that are claimed.
         """
-        committed = [seq for seq in self.ids.values() if seq in self.done]
+        committed = [seq for seq in self.ids.values() if seq not in live]
         for start in range(0, len(committed), _CHUNK):
             chunk = committed[start : start + _CHUNK]
             yield Committed(chunk, {seq: self.values[seq] for seq in chunk if seq in self.values})
         for seq in self.ids.values():
-            kept = live.get(seq)
-            if kept is None:
-                continue
-            waits = kept.waits()
+            now, lease = progress.get(seq), leases.get(seq)
+            waits = None if now is None else now.waits(seq)
             if waits is not None:
                 yield waits
-            if kept.lease is not None:
-                yield Leased([kept.seq], kept.lease.token)
-            if kept.progress is not None and kept.progress.ended is not None:
-                yield kept.progress.ended
+            if lease is not None:
+                yield Leased([seq], lease.token)
+            if now is not None and now.ended is not None:
+                yield now.ended
 
 
 def same_content(one: Message[Any], other: Message[Any]) -> bool:

@@ -4,12 +4,11 @@ Nothing here waits. Trio switches tasks at checkpoints only, so a synchronous me
 is protected from KeyboardInterrupt, which could otherwise tear it. Steps look before they touch: what can be refused is
 refused before anything is changed.
 
-The hot path is `settle` with a few hundred committed leases. It touches one dictionary and one object per message, and
-makes facts only if somebody reads. Leases are not indexed by session: there is one session at a time, so its end simply
-looks at every message that has not ended.
+The hot path is `settle` with a few hundred committed leases. It touches two dictionaries per message and makes facts
+only if somebody reads. Leases are not indexed by session: there is one session at a time, and all of them are its own.
 
-A message leaves `_live` when it commits, so that `_live` is what can still be claimed, ended or replayed. Its id stays
-with the epoch, for duplicates, until the epoch completes. Rejected: fingerprints instead of the messages of an
+A message leaves `_live` when it commits, so that `_live` is what can still be claimed, ended or replayed. It stays with
+the epoch, for duplicates, until the epoch completes. Rejected: fingerprints instead of the messages of an
 unfinished epoch. They would save memory, but most payloads are dictionaries, which cannot be hashed, and two of them
 can be equal and encode differently.
 """
@@ -24,7 +23,7 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from naviscope_ingest.stores._feed import Feed, Reader
-from naviscope_ingest.stores._kept import Kept, KeptEpoch, Scope, same_content
+from naviscope_ingest.stores._kept import KeptEpoch, Progress, Scope, is_same_claim, same_content
 from naviscope_spi import (
     Accepted,
     Committed,
@@ -120,8 +119,13 @@ class Ledger(Generic[P]):
         self._epochs: dict[int, KeptEpoch] = {}
         self._names: dict[str, KeptEpoch] = {}
         self._reports: OrderedDict[int, KeptEpoch] = OrderedDict()
-        self._live: dict[Seq, Kept] = {}
-        self._staged: dict[Seq, dict[str, Kept]] = {}
+        # Of every message that has not committed, its epoch; its lease, if it is claimed; and what became of it, if it
+        # did not stay as it was accepted.
+        self._live: dict[Seq, KeptEpoch] = {}
+        self._leases: dict[Seq, Lease[P]] = {}
+        self._progress: dict[Seq, Progress] = {}
+        # By parent: messages that are not alive yet, in their places.
+        self._staged: dict[Seq, dict[Seq, Message[P]]] = {}
         self._resources: Scope = {}
         self._records: dict[str, dict[str, bytes]] = {}
 
@@ -154,12 +158,11 @@ class Ledger(Generic[P]):
 
     @_atomic
     def _end_session(self, session: Session, *, clean: bool) -> None:
-        held = [kept for kept in self._live.values() if kept.lease is not None]
         # In company nobody can tell who brought the process down, and an outcome that is recorded no longer runs.
-        if not clean and len(held) == 1 and held[0].advance().prepared is None:
-            held[0].advance().crashes += 1
-        for kept in held:
-            kept.lease = None
+        if not clean and len(self._leases) == 1:
+            alone = self._advance(next(iter(self._leases)))
+            alone.crashes += alone.prepared is None
+        self._leases.clear()
         self._staged.clear()
         self._session = None
         self._tell([SessionEnded(session.token, clean)])
@@ -211,14 +214,15 @@ class Ledger(Generic[P]):
         conflicts: list[str] = []
         # Nearly always all of them are new, which sets find out quicker than a look at each.
         if len(set(ids)) != len(ids) or not epoch.ids.keys().isdisjoint(ids):
-            fresh, conflicts = _sorted_out(messages, epoch, self._live, {})
+            fresh, conflicts = _sorted_out(messages, epoch, {})
         if fresh and epoch.record.state != "open":
             raise EpochSealed(epoch.key.name, messages[fresh[0]].id)
-        born = self._keep(epoch, messages if len(fresh) == len(ids) else [messages[index] for index in fresh])
-        self._enliven(epoch, born)
-        if born:
-            self._tell([_accepted(epoch, born)] if self._feed.readers else ())
-        return PutReceipt([kept.seq for kept in born], fresh, len(messages) - len(fresh), conflicts)
+        new = messages if len(fresh) == len(ids) else [messages[index] for index in fresh]
+        seqs = self._places(len(new))
+        if seqs:
+            at = self._enliven(epoch, seqs, new)
+            self._tell([Accepted(epoch.key, seqs, new, at)] if self._feed.readers else ())
+        return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
 
     @_atomic
     def put_staged(self, key: EpochKey, messages: Sequence[Message[P]], parent: Lease[P]) -> PutReceipt:
@@ -226,31 +230,36 @@ class Ledger(Generic[P]):
         epoch = self._known(key)
         if epoch.key != parent.epoch:
             raise ValueError(f"message {parent.message.id!r} cannot stage into {key}: it belongs to {parent.epoch}")
-        holder = self._live.get(parent.seq)
-        if holder is None or not holder.is_held_by(parent):
+        lease = self._leases.get(parent.seq)
+        if lease is None or not is_same_claim(lease, parent):
             raise SessionLost(f"the lease of message {parent.message.id!r} is not live: nothing was staged")
         stage = self._staged.get(parent.seq, {})
-        fresh, conflicts = _sorted_out(messages, epoch, self._live, stage)
-        born = self._keep(epoch, [messages[index] for index in fresh])
-        if born:
-            self._staged.setdefault(parent.seq, stage).update({kept.message.id: kept for kept in born})
-        return PutReceipt([kept.seq for kept in born], fresh, len(messages) - len(fresh), conflicts)
+        fresh, conflicts = _sorted_out(messages, epoch, {message.id: message for message in stage.values()})
+        seqs = self._places(len(fresh))
+        if seqs:
+            new = zip(seqs, (messages[index] for index in fresh), strict=True)
+            self._staged.setdefault(parent.seq, stage).update(new)
+        return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
 
     @_atomic
     def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> list[Lease[P]]:
         """Claim messages."""
         token = self._current(session).token
-        live = self._live
+        live, held, progress = self._live, self._leases, self._progress
         leases: list[Lease[P]] = []
         for seq in seqs:
-            kept = live.get(seq)
-            if kept is None or kept.lease is not None or kept.end is not None:
+            epoch = live.get(seq)
+            if epoch is None or seq in held:
                 continue
-            if kept.progress is None:
-                kept.lease = lease = Lease(seq, kept.epoch.record.key, kept.message, token)
-                leases.append(lease)
+            if progress and (now := progress.get(seq)) is not None:
+                if now.ended is not None:
+                    continue
+                message = now.edited or epoch.messages[seq]
+                lease = Lease(seq, epoch.key, message, token, now.run, now.attempt, now.crashes, now.prepared)
             else:
-                leases.append(kept.claim(token))
+                lease = Lease(seq, epoch.record.key, epoch.messages[seq], token)
+            held[seq] = lease
+            leases.append(lease)
         if leases:
             self._tell([Leased([lease.seq for lease in leases], token)] if self._feed.readers else ())
         return leases
@@ -300,7 +309,7 @@ class Ledger(Generic[P]):
         for seq, outcome in settlement.prepared.items():
             self._prepare(step, seq, outcome)
         if settlement.derived:
-            self._derive(step, settlement.derived, {kept.seq: kept.epoch for kept in done})
+            self._derive(step, settlement.derived, done)
         if step.has_changed or not _names_messages(settlement):
             self._add_riders(step, settlement)
         if leads:
@@ -314,86 +323,87 @@ class Ledger(Generic[P]):
 
     def _settle_commits(self, committed: Sequence[Lease[P]]) -> Settled:
         """Settle commits that bring nothing and that nobody reads of, as most settlements are."""
-        live = self._live
+        live, held, progress = self._live, self._leases, self._progress
         refused: list[Seq] = []
         for lease in committed:
             seq = lease.seq
-            kept = live.get(seq)
-            if kept is None or not (kept.lease is lease or kept.is_held_by(lease)):
+            mine = held.get(seq)
+            if mine is not lease and (mine is None or not is_same_claim(mine, lease)):
                 refused.append(seq)
                 continue
-            del live[seq]
-            epoch = kept.epoch
-            epoch.done[seq] = kept.message
-            epoch.unfinished -= 1
+            del held[seq]
+            live.pop(seq).unfinished -= 1
+            if progress:
+                progress.pop(seq, None)
         if len(refused) != len(committed):
             self._feed.advance()
         return Settled(self._feed.position, (), refused)
 
     # The parts of a settlement follow, then what several steps need.
 
-    def _commit(self, step: _Step, committed: Sequence[Lease[P]], values: Mapping[Seq, bytes]) -> list[Kept]:
-        live = self._live
-        done: list[Kept] = []
+    def _commit(
+        self, step: _Step, committed: Sequence[Lease[P]], values: Mapping[Seq, bytes]
+    ) -> dict[Seq, KeptEpoch]:
+        done: dict[Seq, KeptEpoch] = {}
         for lease in committed:
             seq = lease.seq
-            kept = live.get(seq)
-            if kept is None or not (kept.lease is lease or kept.is_held_by(lease)):
+            mine = self._leases.get(seq)
+            if mine is None or not is_same_claim(mine, lease):
                 step.refused.append(seq)
                 continue
-            del live[seq]
-            kept.epoch.done[seq] = kept.message
-            kept.epoch.unfinished -= 1
-            done.append(kept)
+            del self._leases[seq]
+            self._progress.pop(seq, None)
+            done[seq] = epoch = self._live.pop(seq)
+            epoch.unfinished -= 1
         if done:
             step.has_changed = True
             kept_values = _keep_values(done, values) if values else {}
             if step.is_heard:
-                step.fates.append(Committed([kept.seq for kept in done], kept_values))
+                step.fates.append(Committed(list(done), kept_values))
         return done
 
     def _end(self, step: _Step, ended: Ended, *, leads: bool) -> None:
-        kept = self._reachable(ended.seq, leads=leads)
-        if kept is None:
-            step.refused.append(ended.seq)
+        seq = ended.seq
+        epoch = self._reachable(seq, leads=leads)
+        if epoch is None:
+            step.refused.append(seq)
             return
-        epoch = kept.epoch
-        kept.lease = None
-        kept.end = ended.end
-        kept.advance().ended = ended
-        epoch.failed[ended.seq] = kept
+        self._leases.pop(seq, None)
+        self._advance(seq).ended = ended
+        epoch.failed[seq] = None
         epoch.unfinished -= 1
         epoch.letters += ended.end in ("dead", "expired")
         step.has_changed = True
         step.fates.append(ended)
 
     def _wait(self, step: _Step, waits: Waits, *, leads: bool) -> None:
-        kept = self._live.get(waits.seq)
-        run = 0 if kept is None or kept.progress is None else kept.progress.run
-        if kept is not None and kept.end is not None and waits.run > run and leads:
-            self._revive(kept)
-        elif waits.run == run:
-            kept = self._reachable(waits.seq, leads=leads)
+        seq = waits.seq
+        epoch, now = self._live.get(seq), self._progress.get(seq, Progress())
+        if epoch is not None and now.ended is not None and waits.run > now.run and leads:
+            self._revive(seq, epoch, now.ended)
+        elif waits.run == now.run:
+            epoch = self._reachable(seq, leads=leads)
         else:
-            kept = None
-        if kept is None:
-            step.refused.append(waits.seq)
-        elif kept.wait(waits):
+            epoch = None
+        if epoch is None:
+            step.refused.append(seq)
+            return
+        lease = self._leases.pop(seq, None)
+        self._progress[seq] = then = now.then(waits, epoch.messages[seq])
+        if lease is not None or now.ended is not None or not now.shows(then):
             step.has_changed = True
             step.fates.append(waits)
 
-    def _revive(self, kept: Kept) -> None:
-        epoch = kept.epoch
-        del epoch.failed[kept.seq]
+    def _revive(self, seq: Seq, epoch: KeptEpoch, ended: Ended) -> None:
+        del epoch.failed[seq]
         epoch.unfinished += 1
-        epoch.letters -= kept.end in ("dead", "expired")
+        epoch.letters -= ended.end in ("dead", "expired")
 
     def _prepare(self, step: _Step, seq: Seq, outcome: bytes) -> None:
-        kept = self._live.get(seq)
-        if kept is None or kept.lease is None:
+        if seq not in self._leases:
             step.refused.append(seq)
-        elif kept.advance().prepared != outcome:
-            kept.advance().prepared = outcome
+        elif self._advance(seq).prepared != outcome:
+            self._advance(seq).prepared = outcome
             step.has_changed = True
 
     def _derive(self, step: _Step, derived: Iterable[Derived[P]], parents: Mapping[Seq, KeptEpoch]) -> None:
@@ -407,19 +417,20 @@ class Ledger(Generic[P]):
                 step.others.extend(self._provide(epoch.key.number, resource))
 
     def _bear(self, step: _Step, epoch: KeptEpoch, derived: Derived[P]) -> None:
-        stage = self._staged.get(derived.parent, {}).values() if derived.staged else ()
+        stage = self._staged.get(derived.parent, {}) if derived.staged else {}
         # An id may have become known since it was staged: then the one that is alive is the first.
-        born = [kept for kept in stage if kept.message.id not in epoch.ids]
-        for kept in born:
-            kept.at = self._wall()
-        self._enliven(epoch, born)
-        fresh, _ = _sorted_out(derived.messages, epoch, self._live, {})
-        more = self._keep(epoch, [derived.messages[index] for index in fresh])
-        self._enliven(epoch, more)
-        born += more
+        born = {seq: message for seq, message in stage.items() if message.id not in epoch.ids}
+        for seqs in _runs(born):
+            self._enliven(epoch, seqs, [born[seq] for seq in seqs])
+        fresh, _ = _sorted_out(derived.messages, epoch, {})
+        more = [derived.messages[index] for index in fresh]
+        places = self._places(len(more))
+        if places:
+            self._enliven(epoch, places, more)
+            born.update(zip(places, more, strict=True))
         if born:
-            step.births.append(_accepted(epoch, born))
-            step.accepted.extend((kept.seq, epoch.key, kept.message) for kept in born)
+            step.births.append(Accepted(epoch.key, list(born), list(born.values()), self._wall()))
+            step.accepted.extend((seq, epoch.key, message) for seq, message in born.items())
 
     def _add_riders(self, step: _Step, settlement: Settlement[P]) -> None:
         for scope, resource in settlement.ready:
@@ -461,6 +472,7 @@ class Ledger(Generic[P]):
     def _free(self, epoch: KeptEpoch) -> Iterator[FactBody]:
         for seq in epoch.failed:
             del self._live[seq]
+            del self._progress[seq]
         epoch.free()
         self._reports[epoch.key.number] = epoch
         while len(self._reports) > self._keep_reports:
@@ -475,8 +487,7 @@ class Ledger(Generic[P]):
     def _drop_orphans(self) -> None:
         # Staged messages live as long as the lease of their parent, and there are few such parents.
         for parent in list(self._staged):
-            holder = self._live.get(parent)
-            if holder is None or holder.lease is None:
+            if parent not in self._leases:
                 del self._staged[parent]
 
     def _tell(self, bodies: Iterable[FactBody]) -> None:
@@ -497,28 +508,29 @@ class Ledger(Generic[P]):
             raise UnknownEpoch(key.name)
         return epoch
 
-    def _reachable(self, seq: Seq, *, leads: bool) -> Kept | None:
-        """Return a message that has not ended, if this session holds it, or leads and nobody holds it."""
-        kept = self._live.get(seq)
-        if kept is None or kept.end is not None:
+    def _reachable(self, seq: Seq, *, leads: bool) -> KeptEpoch | None:
+        """Return the epoch of a message that has not ended, if this session holds it, or leads."""
+        now = self._progress.get(seq)
+        if now is not None and now.ended is not None:
             return None
-        return kept if leads or kept.lease is not None else None
+        return self._live.get(seq) if leads or seq in self._leases else None
 
-    def _keep(self, epoch: KeptEpoch, messages: Sequence[Message[P]]) -> list[Kept]:
-        """Give messages their places. They are not alive yet."""
+    def _advance(self, seq: Seq) -> Progress:
+        """Return what became of a message, which from now on is kept."""
+        return self._progress.setdefault(seq, Progress())
+
+    def _places(self, count: int) -> Sequence[Seq]:
+        """Give out places."""
         first = self._last_seq + 1
-        self._last_seq += len(messages)
-        at = self._wall()
-        seqs = cast("Sequence[Seq]", range(first, self._last_seq + 1))
-        return [Kept(seq, epoch, message, at) for seq, message in zip(seqs, messages, strict=True)]
+        self._last_seq += count
+        return cast("Sequence[Seq]", range(first, self._last_seq + 1))
 
-    def _enliven(self, epoch: KeptEpoch, born: Sequence[Kept]) -> None:
-        """Make messages known."""
-        if born:
-            epoch.times.append((born[0].seq, born[0].at))
-        epoch.ids.update({kept.message.id: kept.seq for kept in born})
-        self._live.update({kept.seq: kept for kept in born})
-        epoch.unfinished += len(born)
+    def _enliven(self, epoch: KeptEpoch, seqs: Sequence[Seq], messages: Sequence[Message[P]]) -> float:
+        """Make messages known whose places follow each other; return when that was."""
+        at = self._wall()
+        epoch.add(seqs, messages, at)
+        self._live.update(dict.fromkeys(seqs, epoch))
+        return at
 
     def _provide(self, number: int | None, resource: Resource) -> Iterator[Provided]:
         """Provide a resource, globally or in the scope of an epoch; yield what it now is, if that is news."""
@@ -552,16 +564,16 @@ class Ledger(Generic[P]):
         epochs = self._epochs.values()
         yield [EpochOpened(epoch.record) for epoch in epochs]
         for epoch in epochs:
-            for accepted in epoch.accepted(self._live):
+            for accepted in epoch.accepted():
                 yield [accepted]
         for epoch in epochs:
-            yield list(epoch.fates(self._live))
+            yield list(epoch.fates(self._live, self._progress, self._leases))
         yield [Provided(resource, None) for resource in self._resources.values()]
         yield [Provided(resource, epoch.key.number) for epoch in epochs for resource in epoch.scope.values()]
 
 
 def _sorted_out(
-    messages: Sequence[Message[Any]], epoch: KeptEpoch, live: Mapping[Seq, Kept], stage: Mapping[str, Kept]
+    messages: Sequence[Message[Any]], epoch: KeptEpoch, stage: Mapping[str, Message[Any]]
 ) -> tuple[list[int], list[str]]:
     """Return the indexes of the messages that are new, and the ids that are known with another content."""
     fresh: dict[str, int] = {}
@@ -570,9 +582,9 @@ def _sorted_out(
         name = message.id
         seq = epoch.ids.get(name)
         if seq is not None:
-            known = epoch.message(seq, live)
+            known = epoch.messages[seq]
         elif name in stage:
-            known = stage[name].message
+            known = stage[name]
         elif name in fresh:
             known = messages[fresh[name]]
         else:
@@ -583,8 +595,16 @@ def _sorted_out(
     return list(fresh.values()), conflicts
 
 
-def _accepted(epoch: KeptEpoch, born: Sequence[Kept]) -> Accepted[Any]:
-    return Accepted(epoch.key, [kept.seq for kept in born], [kept.message for kept in born], born[0].at)
+def _runs(seqs: Iterable[Seq]) -> Iterator[Sequence[Seq]]:
+    """Part places, which grow, into runs that follow each other."""
+    run: list[Seq] = []
+    for seq in seqs:
+        if run and seq != run[-1] + 1:
+            yield run
+            run = []
+        run.append(seq)
+    if run:
+        yield run
 
 
 def _merged(old: Resource | None, new: Resource) -> Resource | None:
@@ -621,10 +641,8 @@ def _names_messages(settlement: Settlement[Any]) -> bool:
     return bool(settlement.committed or settlement.ended or settlement.waits or settlement.prepared)
 
 
-def _keep_values(done: Iterable[Kept], values: Mapping[Seq, bytes]) -> dict[Seq, bytes]:
-    kept_values: dict[Seq, bytes] = {}
-    for kept in done:
-        value = values.get(kept.seq)
-        if value is not None:
-            kept.epoch.values[kept.seq] = kept_values[kept.seq] = value
+def _keep_values(done: Mapping[Seq, KeptEpoch], values: Mapping[Seq, bytes]) -> dict[Seq, bytes]:
+    kept_values = {seq: values[seq] for seq in done if seq in values}
+    for seq, value in kept_values.items():
+        done[seq].values[seq] = value
     return kept_values

@@ -63,21 +63,24 @@ class LeanRecovery(MemoryStore):
 
     def is_needed(self, epoch, pair):
         seq, _ = pair
-        kept = self._ledger._live.get(seq)
-        return (kept is not None and kept.end is None) or self.is_named(seq)
+        return seq in self.unfinished() or self.is_named(seq)
+
+    def unfinished(self):
+        progress = self._ledger._progress
+        return [seq for seq in self._ledger._live if seq not in progress or progress[seq].ended is None]
 
     def is_named(self, seq):
         return any(
             named == seq
-            for waiting in list(self._ledger._live.values())
-            if waiting.end is None
+            for waiting in self.unfinished()
             for named in self.named(waiting)
         )
 
     def named(self, waiting):
-        added = (waiting.progress.added if waiting.progress else None) or ()
-        for name, epoch in ids_in([*waiting.message.depends_on, *added]):
-            home = waiting.epoch if epoch is None else self._ledger._names.get(epoch)
+        own, progress = self._ledger._live[waiting], self._ledger._progress.get(waiting)
+        added = (progress.added if progress else None) or ()
+        for name, epoch in ids_in([*own.messages[waiting].depends_on, *added]):
+            home = own if epoch is None else self._ledger._names.get(epoch)
             if home is not None and name in home.ids:
                 yield home.ids[name]
 
@@ -142,11 +145,11 @@ class SharedLedger(Ledger):
     def leave(self, session, *, clean=True):
         if self.members.pop(session.token, None) is None:
             return
-        held = [kept for kept in self._live.values() if kept.lease and kept.lease.token == session.token]
-        if not clean and len(held) == 1 and held[0].advance().prepared is None:
-            held[0].advance().crashes += 1
-        for kept in held:
-            kept.lease = None
+        held = [seq for seq, lease in self._leases.items() if lease.token == session.token]
+        if not clean and len(held) == 1 and self._advance(held[0]).prepared is None:
+            self._advance(held[0]).crashes += 1
+        for seq in held:
+            del self._leases[seq]
         self._drop_orphans()
         self._tell([SessionEnded(session.token, clean)])
 
@@ -173,8 +176,8 @@ class SharedLedger(Ledger):
         return super()._commit(step, mine, values)
 
     def _reachable(self, seq, *, leads):
-        kept = super()._reachable(seq, leads=leads)
-        return None if kept is None or (kept.lease is not None and self.is_theirs(kept.lease.token)) else kept
+        epoch, lease = super()._reachable(seq, leads=leads), self._leases.get(seq)
+        return None if lease is not None and self.is_theirs(lease.token) else epoch
 
 
 def shared(ledger):
@@ -332,8 +335,7 @@ class SortsClaims(Ledger):
 class LeasesTwice(Ledger):
     def pop_ready(self, session, seqs):
         for seq in seqs:
-            if seq in self._live:
-                self._live[seq].lease = None
+            self._leases.pop(seq, None)
         return super().pop_ready(session, seqs)
 
 
@@ -376,10 +378,9 @@ class KeepsItsFence(Ledger):
 @breaks("a_cancelled_claim_is_whole_or_not_at_all")
 class KeepsLeasesOfTheDeparted(Ledger):
     def _end_session(self, session, *, clean):
-        leases = {kept: kept.lease for kept in self._live.values()}
+        leases = dict(self._leases)
         super()._end_session(session, clean=clean)
-        for kept, lease in leases.items():
-            kept.lease = lease
+        self._leases.update(leases)
 
 
 @breaks("an_ended_session_is_lost")
@@ -394,7 +395,7 @@ class SettlesWithoutALease(Ledger):
         self._current(session)
         for lease in settlement.committed:
             if lease.seq in self._live:
-                self._live[lease.seq].lease = lease
+                self._leases[lease.seq] = lease
         return super().settle(session, settlement)
 
 
@@ -426,8 +427,7 @@ class HandsBackEverything:
         return await self.joining.__aenter__()
 
     async def __aexit__(self, *exc_info):
-        for kept in self.store._ledger._live.values():
-            kept.lease = None
+        self.store._ledger._leases.clear()
         return await self.joining.__aexit__(*exc_info)
 
 
@@ -435,8 +435,8 @@ class HandsBackEverything:
 class CountsNoCrash(Ledger):
     def enter(self, *, lead):
         session = super().enter(lead=lead)
-        for kept in self._live.values():
-            kept.advance().crashes = 0
+        for progress in self._progress.values():
+            progress.crashes = 0
         return session
 
 
@@ -450,7 +450,7 @@ class ForgetsOutcomes(Ledger):
 class HidesTheSecondCommit(Ledger):
     def settle(self, session, settlement):
         settled = super().settle(session, settlement)
-        ended = {seq for epoch in self._epochs.values() for seq in epoch.done}
+        ended = {seq for epoch in self._epochs.values() for seq in epoch.messages if seq not in self._live}
         return evolve(settled, refused=[seq for seq in settled.refused if seq not in ended])
 
 

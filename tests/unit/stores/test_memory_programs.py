@@ -86,8 +86,7 @@ class Program:
 
     def stage(self):
         for lease in self.some(self.leases, 1):
-            kept = self.ledger._live.get(lease.seq)
-            if kept is not None and kept.is_held_by(lease):
+            if self.ledger._leases.get(lease.seq) is lease:
                 self.ledger.put_staged(lease.epoch, self.messages(2), lease)
 
     def crash(self):
@@ -100,17 +99,23 @@ class Program:
 
 def count_again(ledger):
     """Recount what the ledger counts as it goes."""
+    live, progress = ledger._live, ledger._progress
     for epoch in ledger._epochs.values():
-        assert set(epoch.done) <= set(epoch.ids.values())
-        kept = [ledger._live[seq] for seq in epoch.ids.values() if seq not in epoch.done]
-        assert epoch.unfinished == sum(each.end is None for each in kept)
-        assert epoch.letters == sum(each.end in ("dead", "expired") for each in kept)
-        assert set(epoch.failed) == {each.seq for each in kept if each.end is not None}
-    held = {seq for epoch in ledger._epochs.values() for seq in epoch.ids.values() if seq not in epoch.done}
-    assert set(ledger._live) == held
+        assert list(epoch.messages.values()) == [epoch.messages[seq] for seq in epoch.ids.values()]
+        assert all(epoch.messages[seq].id == name for name, seq in epoch.ids.items())
+        assert epoch.times == sorted(epoch.times)
+        left = [seq for seq in epoch.ids.values() if seq in live]
+        assert all(live[seq] is epoch for seq in left)
+        ends = {seq: progress[seq].ended for seq in left if seq in progress and progress[seq].ended is not None}
+        assert epoch.unfinished == len(left) - len(ends)
+        assert epoch.letters == sum(each.end in ("dead", "expired") for each in ends.values())
+        assert set(epoch.failed) == set(ends)
+    assert set(live) <= {seq for epoch in ledger._epochs.values() for seq in epoch.messages}
+    assert set(ledger._leases) <= set(live)
+    assert set(progress) <= set(live)
     for parent, stage in ledger._staged.items():
-        assert ledger._live[parent].lease is not None
-        assert not {each.seq for each in stage.values()} & held
+        assert parent in ledger._leases
+        assert not set(stage) & set(live)
 
 
 async def taken(view, reader):
