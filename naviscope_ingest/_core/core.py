@@ -545,7 +545,11 @@ class Core:
             while (timer := transitions.timers.pop_due(transitions.now)) is not None:
                 self._fire(timer.kind, timer.subject)
                 transitions.settle()
-        if transitions.quiet or self._lookout.due is not None:
+        self.look()
+
+    def look(self) -> None:
+        """Look for what nothing alive can release."""
+        if self._transitions.quiet or self._lookout.due is not None:
             self._lookout.look()
 
     def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
@@ -563,12 +567,13 @@ class Core:
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        return [node.seq for node in self._transitions.schedule.take(limit, self._transitions.now)]
+        return self._transitions.schedule.take(limit, self._transitions.now)
 
     @property
     def has_decided(self) -> bool:
         """Whether `drain` has something to return."""
-        return bool(self._transitions.decisions)
+        decisions = self._transitions.decisions
+        return bool(decisions.ended or decisions.epochs or decisions.stop)
 
     def drain(self) -> Decisions:
         """Return what was decided since the last time, and forget it."""

@@ -17,6 +17,7 @@ from sortedcontainers import SortedDict
 
 from naviscope_ingest._core.lanes import Lane, Lanes
 from naviscope_ingest._core.nodes import Node, State
+from naviscope_spi import Seq
 
 if TYPE_CHECKING:
     from naviscope_ingest._core.epochs import EpochTracker
@@ -60,16 +61,15 @@ class _Level:
             self.ring.append(queue)
         return queue
 
-    def take(self, limit: int, pick: Callable[[_Entry], Node | None], now: float, taken: list[Node]) -> None:
-        """Move up to `limit` messages into `taken`, turn by turn."""
+    def take(self, room: int, pick: Callable[[_Entry], Node | None], now: float, taken: list[Seq]) -> int:
+        """Move up to `room` messages into `taken`, turn by turn; return how much room is left."""
         ready, running = State.READY, State.RUNNING
-        while self.ring and len(taken) < limit:
-            queue = self.ring[0]
+        ring = self.ring
+        while ring and room:
+            queue = ring[0]
             entries = queue.entries
-            if queue.credit <= 0:
-                queue.credit += _QUANTUM * queue.weight
-            turn = min(queue.credit, limit - len(taken))
-            before = len(taken)
+            credit = queue.credit if queue.credit > 0 else queue.credit + _QUANTUM * queue.weight
+            turn = most = credit if credit < room else room
             while entries and turn:
                 node = entries.popleft()
                 if type(node) is not Node:
@@ -82,14 +82,16 @@ class _Level:
                 # At once: a second entry of the same message, left over from an earlier wait, must find it started.
                 node.state = running
                 node.since = now
-                taken.append(node)
+                taken.append(node.seq)
                 turn -= 1
-            queue.credit -= len(taken) - before
+            room -= most - turn
+            queue.credit = credit = credit - most + turn
             if not entries:
-                self.ring.popleft()
+                ring.popleft()
                 queue.is_listed = False
-            elif queue.credit <= 0:
-                self.ring.rotate(-1)
+            elif credit <= 0:
+                ring.rotate(-1)
+        return room
 
 
 class Schedule:
@@ -127,24 +129,24 @@ class Schedule:
         """
         return self._usual.queue(epoch).entries.append
 
-    def take(self, limit: int, now: float) -> list[Node]:
+    def take(self, limit: int, now: float) -> list[Seq]:
         """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""
-        taken: list[Node] = []
+        taken: list[Seq] = []
+        room = self._take_levels(limit, now, taken, urgent=True) if self._levels else limit
+        room = self._usual.take(room, self._pick, now, taken)
         if self._levels:
-            self._take_levels(limit, now, taken, urgent=True)
-        self._usual.take(limit, self._pick, now, taken)
-        if self._levels:
-            self._take_levels(limit, now, taken, urgent=False)
+            self._take_levels(room, now, taken, urgent=False)
         return taken
 
-    def _take_levels(self, limit: int, now: float, taken: list[Node], *, urgent: bool) -> None:
-        while self._levels and len(taken) < limit:
+    def _take_levels(self, room: int, now: float, taken: list[Seq], *, urgent: bool) -> int:
+        while self._levels and room:
             priority, level = self._levels.peekitem(0)
             if urgent and priority > 0:
-                return
-            level.take(limit, self._pick, now, taken)
+                break
+            room = level.take(room, self._pick, now, taken)
             if not level.ring:
                 del self._levels[priority]
+        return room
 
     def has_ready(self) -> bool:
         """Tell whether something may be ready to start; entries that are void count until they are met."""

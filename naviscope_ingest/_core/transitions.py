@@ -110,16 +110,22 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now, add = State.WAITING, State.READY, self.now, self.schedule.add
+        waiting, ready, now = State.WAITING, State.READY, self.now
+        last: EpochTracker | None = None
+        start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
             if node.state is not waiting or node.missing:
                 continue
-            node.epoch.waiting -= 1
-            if node.rare is None and node.message.not_before is None:
+            epoch, message = node.epoch, node.message
+            epoch.waiting -= 1
+            if node.rare is None and message.key is None and not message.priority and message.not_before is None:
+                # Most messages are plain, and go straight into the queue of their epoch.
+                if epoch is not last:
+                    last, start = epoch, self.schedule.usual_queue(epoch)
                 node.state = ready
                 node.since = now
-                add(node)
+                start(node)
             else:
                 self.make_ready(node)
 

@@ -65,14 +65,16 @@ class Committer:
         self.is_busy = False
         self.committed = 0
         self.batches = 0
-        self._sink_of_user = sink
+        self._sink = sink
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
         self._core = core
         self._planner = planner
         self._membership = membership
         self._book = book
         self._workers = workers
+        self._outbox = workers.outbox
         self._config = config
+        self._batch_size = config.commit_batch
         self._meter = meter
         self._clock = clock
         self._carry_out = carry_out
@@ -82,40 +84,47 @@ class Committer:
         """Commit what executors have answered, batch by batch."""
         self.is_busy = True
         try:
-            linger = self._config.commit_linger
-            if linger and len(self._workers.outbox) < min(self._config.commit_batch, self._workers.in_flight):
+            outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
+            if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
-            while self._workers.outbox:
-                size = self._config.commit_batch
-                answers = self._workers.outbox[:size]
-                del self._workers.outbox[:size]
+            while outbox:
+                answers = outbox[:size]
+                del outbox[:size]
                 await self._commit(answers)
         finally:
             self.is_busy = False
 
     async def _commit(self, answers: Sequence[Answer]) -> None:
         """Hand a batch to the sink, then settle it. The worker that does so goes on with what became ready."""
-        core = self._core
+        core, meter = self._core, self._meter
         batch = self._planner.plan(answers)
-        seqs = [lease.seq for lease in batch.leases]
-        late = core.hand_to_sink(seqs)
+        late = core.hand_to_sink(batch.seqs)
         if late:
             batch.leave_out(late)
         if batch.entries:
-            await self._sink(batch)
+            started = meter.now() if meter.is_on else 0.0
+            try:
+                answer = await self._commit_to_sink(CommitBatch(batch.entries))
+            except Exception as error:
+                self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+            else:
+                if answer is not None:
+                    check_answer(self._sink, answer)
+            if meter.is_on:
+                meter.sink_committed(len(batch.entries), started)
         rest = batch.rest
         if rest is None:
             await self._membership.write(Settlement(batch.leases))
             core.tell_time(self._clock.wall())
-            core.commit(seqs)
+            core.commit(batch.seqs)
         else:
             await self._commit_rest(batch, rest)
         self._workers.in_flight -= len(answers)
         self.committed += len(batch.leases)
         self.batches += 1
-        if self._meter.is_on:
-            self._meter.batch(batch, self._depths())
-        core.advance(core.now)
+        if meter.is_on:
+            meter.batch(batch, self._depths())
+        core.look()
         if core.has_decided:
             await self._carry_out()
         if rest is not None and rest.fatal is not None:
@@ -146,22 +155,8 @@ class Committer:
             )
             self._core.release(lease.seq for lease in spent)
 
-    async def _sink(self, batch: Batch) -> None:
-        """Let the sink commit the ops of a batch; what it refuses ends dead."""
-        sink = self._sink_of_user
-        started = self._meter.now()
-        try:
-            answer = await self._commit_to_sink(CommitBatch(batch.entries))
-        except Exception as error:
-            refused = await commit_entries(sink, batch.entries, trio.sleep, error)
-            self._drop_refused(batch, refused)
-        else:
-            if answer is not None:
-                check_answer(sink, answer)
-        if self._meter.is_on:
-            self._meter.sink_committed(len(batch.entries), started)
-
     def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
+        """Let messages end dead that the sink refuses."""
         names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}
         for lease in tuple(batch.leases):
             error = names.get((lease.epoch.number, lease.message.id))
@@ -200,7 +195,7 @@ class Committer:
         ]
         self._count_known(batch, rest, settled)
         core.commit(
-            [lease.seq for lease in batch.leases],
+            batch.seqs,
             values=rest.values,
             ready=[
                 (lease.epoch.number, resource)

@@ -39,16 +39,19 @@ class Membership:
             finally:
                 self._session = None
 
-    async def lease(self, seqs: Sequence[Seq]) -> Sequence[Lease[Any]]:
+    # These two are called for every batch, which may be one message: what they return is awaited by the caller, without
+    # a coroutine of their own around it.
+
+    def lease(self, seqs: Sequence[Seq]) -> Awaitable[Sequence[Lease[Any]]]:
         """Claim messages."""
         assert self._session is not None
-        return await self.store.pop_ready(self._session, seqs)
+        return self.store.pop_ready(self._session, seqs)
 
-    async def write(self, settlement: Settlement[Any]) -> Settled:
+    def write(self, settlement: Settlement[Any]) -> Awaitable[Settled]:
         """Settle, even if we are being cancelled: the sink has applied it, or the core has decided it."""
         assert self._session is not None
         settling = self.store.settle(self._session, settlement)
-        return await (_whole(settling) if self._waits else settling)
+        return _whole(settling) if self._waits else settling
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Ask the store for something, and wait for the answer even if we are cancelled meanwhile.

@@ -75,14 +75,16 @@ class Batch:
 
     Attributes:
         leases: messages that will commit.
+        seqs: their places.
         entries: their ops, for those that have any.
         rest: what else; None for most batches.
     """
 
-    __slots__ = ("entries", "leases", "rest")
+    __slots__ = ("entries", "leases", "rest", "seqs")
 
     def __init__(self) -> None:
         self.leases: list[Lease[Any]] = []
+        self.seqs: list[Seq] = []
         self.entries: list[Entry[Any]] = []
         self.rest: Rest | None = None
 
@@ -96,6 +98,7 @@ class Batch:
         """Leave out messages that were ended while their outcome waited here."""
         gone = [(lease.epoch.number, lease.message.id) for lease in self.leases if lease.seq in seqs]
         self.leases = [lease for lease in self.leases if lease.seq not in seqs]
+        self.seqs = [lease.seq for lease in self.leases]
         self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) not in gone]
         for seq in seqs:
             self._forget(seq)
@@ -103,6 +106,7 @@ class Batch:
     def drop(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message that was about to commit end dead instead."""
         self.leases.remove(lease)
+        self.seqs.remove(lease.seq)
         self._forget(lease.seq)
         self.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
 
@@ -132,7 +136,7 @@ class Planner:
     def plan(self, answers: Sequence[Answer]) -> Batch:
         """Sort answers. What does not commit is left out if its message was ended meanwhile."""
         batch = Batch()
-        leases, entries, store_id = batch.leases, batch.entries, self._store_id
+        leases, seqs, entries, store_id = batch.leases, batch.seqs, batch.entries, self._store_id
         for lease, outcome in answers:
             if type(outcome) is not Executed:
                 node = self._core.node(lease.seq)
@@ -144,6 +148,7 @@ class Planner:
             ):
                 continue
             leases.append(lease)
+            seqs.append(lease.seq)
             if outcome.ops:
                 message, epoch = lease.message, lease.epoch
                 name = message.id

@@ -150,34 +150,33 @@ class Workers:
 
     async def _find_work(self) -> None:
         """Claim messages; if there are none, commit and look again; if there is nothing at all, sleep."""
-        if await self._claim():
-            return
-        if self.outbox and not self.committer.is_busy:
+        # Written as one coroutine: in a chain all of this is done for every message.
+        has_committed = False
+        while True:
+            room = self._config.max_in_flight - self.in_flight
+            if room > 0 and self._has_ready() and self._may_start():
+                seqs = self._core.take(room)
+                if seqs and self._hints is None:
+                    self.in_flight += len(seqs)
+                    leases = await self._membership.lease(seqs)
+                    self._work.extend(leases)
+                    self.in_flight -= len(seqs) - len(leases)
+                    return
+                if seqs:
+                    await self._send_hints(seqs)
+            if has_committed:
+                return
+            if not self.outbox or self.committer.is_busy:
+                await self._sleep()
+                return
             await self.committer.commit_all()
-            await self._claim()
-        else:
-            await self._sleep()
+            has_committed = True
 
-    async def _claim(self) -> bool:
-        """Claim messages that may start, as many as there is room for; return whether there were any."""
-        room = self._config.max_in_flight - self.in_flight
-        if room <= 0 or not self._has_ready() or not self._may_start():
-            return False
-        seqs = self._core.take(room)
-        if not seqs:
-            return False
+    async def _send_hints(self, seqs: Sequence[Seq]) -> None:
+        """Say on the bus what may start; whoever hears of it claims it."""
+        assert self._hints is not None
         self.in_flight += len(seqs)
-        if self._hints is not None:
-            await self._hints.send([self._hint(seq) for seq in seqs])
-            return False
-        await self._lease(seqs)
-        return True
-
-    async def _lease(self, seqs: Sequence[Seq]) -> None:
-        """Claim messages in the store and put them into the queue."""
-        leases = await self._membership.lease(seqs)
-        self._work.extend(leases)
-        self.in_flight -= len(seqs) - len(leases)
+        await self._hints.send([self._hint(seq) for seq in seqs])
 
     def _hint(self, seq: Seq) -> Ready:
         node = self._core.node(seq)
@@ -189,7 +188,9 @@ class Workers:
         while True:
             seqs = await hints.receive(self._config.max_in_flight)
             if seqs:
-                await self._lease(seqs)
+                leases = await self._membership.lease(seqs)
+                self._work.extend(leases)
+                self.in_flight -= len(seqs) - len(leases)
                 self.wake()
 
     async def _sleep(self) -> None:

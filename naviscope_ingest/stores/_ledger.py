@@ -244,7 +244,9 @@ class Ledger(Generic[P]):
     @_atomic
     def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> list[Lease[P]]:
         """Claim messages."""
-        token = self._current(session).token
+        if session is not self._session:
+            session = self._current(session)
+        token = session.token
         live, held, progress = self._live, self._leases, self._progress
         leases: list[Lease[P]] = []
         for seq in seqs:
@@ -296,9 +298,11 @@ class Ledger(Generic[P]):
     @_atomic
     def settle(self, session: Session, settlement: Settlement[P]) -> Settled:
         """Apply a settlement."""
-        leads = self._current(session).fence is not None
+        if session is not self._session:
+            session = self._current(session)
         if settlement.only_commits and not self._feed.readers and not self._staged:
             return self._settle_commits(settlement.committed)
+        leads = session.fence is not None
         _check_parents(settlement)
         step = _Step(is_heard=bool(self._feed.readers))
         done = self._commit(step, settlement.committed, settlement.values)
@@ -335,9 +339,8 @@ class Ledger(Generic[P]):
             live.pop(seq).unfinished -= 1
             if progress:
                 progress.pop(seq, None)
-        if len(refused) != len(committed):
-            self._feed.advance()
-        return Settled(self._feed.position, (), refused)
+        feed = self._feed
+        return Settled(feed.position if len(refused) == len(committed) else feed.advance(), (), refused)
 
     # The parts of a settlement follow, then what several steps need.
 

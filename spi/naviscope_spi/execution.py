@@ -51,13 +51,14 @@ class Delivery(Generic[P_co]):
     """A message as the executor gets it.
 
     Attributes:
+        payload: the message's payload.
         unmet: dependencies that were passed although they are not satisfied (policy "run").
         values: what dependencies handed over, by message id or resource name.
 
-    One is made for every message, so it only points to the lease.
+    One is made for every message, so it points to the lease, but for what nearly every executor asks for.
     """
 
-    __slots__ = ("_lease", "_store_id", "unmet", "values")
+    __slots__ = ("_lease", "_store_id", "payload", "unmet", "values")
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Delivery(Generic[P_co]):
     ) -> None:
         self._lease = lease
         self._store_id = store_id
+        self.payload = lease.message.payload
         self.unmet = unmet
         self.values = values
 
@@ -83,11 +85,6 @@ class Delivery(Generic[P_co]):
     def id(self) -> str:
         """The message's id."""
         return self._lease.message.id
-
-    @property
-    def payload(self) -> P_co:
-        """The message's payload."""
-        return self._lease.message.payload
 
     @property
     def kind(self) -> str:
