@@ -114,32 +114,34 @@ def time_batches(graph: Graph) -> float:
     return time_runtime(graph, Together)
 
 
+def messages_of_trace(number: int) -> Sequence[Message[int]]:
+    first = number * len(TRACE)
+    return [
+        Message(TRACE_IDS[node], first + node, depends_on=[TRACE_IDS[parent] for parent in above])
+        for node, above in enumerate(TRACE)
+    ]
+
+
 def time_traces(count: int, callers: int) -> float:
     """Run many epochs of five messages, so many at a time."""
 
-    async def trace(intake: IntakeHandle[int], number: int) -> None:
+    async def trace(intake: IntakeHandle[int], messages: Sequence[Message[int]]) -> None:
         epoch = await intake.new_epoch()
-        first = number * len(TRACE)
-        await epoch.submit(
-            [
-                Message(TRACE_IDS[node], first + node, depends_on=[TRACE_IDS[parent] for parent in above])
-                for node, above in enumerate(TRACE)
-            ]
-        )
+        await epoch.submit(messages)
         await epoch.seal()
         report = await epoch.wait()
         assert report.committed == len(TRACE), report
 
-    async def caller(intake: IntakeHandle[int], traces: Iterator[int]) -> None:
-        for number in traces:
-            await trace(intake, number)
+    async def caller(intake: IntakeHandle[int], traces: Iterator[Sequence[Message[int]]]) -> None:
+        for messages in traces:
+            await trace(intake, messages)
 
     async def main() -> float:
         executor, sink = Singly(), MemorySink[int]()
+        traces = iter([messages_of_trace(number) for number in range(count)])
         async with make_runtime(executor, sink).running() as intake:
             gc.collect()
             start = time.perf_counter()
-            traces = iter(range(count))
             async with trio.open_nursery() as nursery:
                 for _ in range(callers):
                     nursery.start_soon(caller, intake, traces)
@@ -365,12 +367,13 @@ def time_epochs(graph: Graph) -> tuple[list[float], list[float]]:
 
     async def main() -> tuple[list[float], list[float]]:
         ticks = Ticks(len(graph))
+        messages = list(messages_of(graph))
         seconds, memory = [], []
         async with make_runtime(ticks, ticks).running() as intake:
             for _ in range(10):
                 gc.collect()
                 start = time.perf_counter()
-                await run_graph(intake, graph)
+                await run_graph(intake, graph, messages)
                 seconds.append(time.perf_counter() - start)
                 ticks.check()
                 gc.collect()

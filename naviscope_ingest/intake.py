@@ -204,17 +204,31 @@ class IntakeHandle(Generic[P]):
             EpochTimeout: it did not complete in time; the error carries the report.
             RuntimeFailed, RuntimeStopped: the runtime ended before.
         """
-        await trio.lowlevel.checkpoint()
         page = self._page(epoch)
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
-            while True:
-                report = self._kernel.book.report(page)
-                if report.is_completed or (until == "blocked" and report.is_blocked):
-                    return report
-                self._kernel.check_alive()
-                await page.changed()
-        assert timeout is not None
+        report = self._reached(page, until)
+        if report is not None:
+            await trio.lowlevel.checkpoint()
+            return report
+        if timeout is None:
+            return await self._wait(page, until)
+        with trio.move_on_after(timeout):
+            return await self._wait(page, until)
         raise EpochTimeout(self._kernel.book.report(page), timeout)
+
+    async def _wait(self, page: EpochPage, until: Literal["completed", "blocked"]) -> EpochReport:
+        while True:
+            self._kernel.check_alive()
+            await page.changed()
+            report = self._reached(page, until)
+            if report is not None:
+                return report
+
+    def _reached(self, page: EpochPage, until: Literal["completed", "blocked"]) -> EpochReport | None:
+        """Return the report that somebody waits for, once there is one."""
+        if page.last is None and until == "blocked":
+            report = self._kernel.book.report(page)
+            return report if report.is_blocked else None
+        return page.last
 
     async def cancel_epoch(self, epoch: Epoch[P] | str) -> None:
         """Seal an epoch and cancel what has not ended and is not being committed."""
@@ -241,21 +255,30 @@ class IntakeHandle(Generic[P]):
         """
         page = self._page(epoch)
         total = _Total()
+        size = self._runtime.config.submit_chunk
         try:
-            async with aclosing(_chunks(messages, self._runtime.config.submit_chunk)) as chunks:
-                async for chunk in chunks:
-                    receipt = await self._kernel.put(page, chunk)
-                    total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
-                    if strict and receipt.conflicts:
-                        raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
-                    if len(chunk) == self._runtime.config.submit_chunk:
-                        await trio.lowlevel.checkpoint()
+            if isinstance(messages, list | tuple) and len(messages) <= size:
+                # Most submits are small, and need nothing that cuts them.
+                if messages:
+                    await self._put(page, _checked(messages), total, strict=strict)
+            else:
+                async with aclosing(_chunks(messages, size)) as chunks:
+                    async for chunk in chunks:
+                        await self._put(page, chunk, total, strict=strict)
+                        if len(chunk) == size:
+                            await trio.lowlevel.checkpoint()
         except Exception as error:
             error.receipt, error.index = total.receipt(), total.given  # type: ignore[attr-defined]  # for the caller
             raise
         if not total.given:
             await trio.lowlevel.checkpoint()
         return total.receipt()
+
+    async def _put(self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, *, strict: bool) -> None:
+        receipt = await self._kernel.put(page, chunk)
+        total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
+        if strict and receipt.conflicts:
+            raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
 
     async def cancel(self, epoch: Epoch[P] | str, message_id: str) -> bool:
         """Cancel one message; return whether that had an effect. What is being committed is not cancelled.

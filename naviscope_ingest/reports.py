@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from attrs import fields, frozen
@@ -81,9 +82,8 @@ class EpochReport:
 
     def encode(self) -> bytes:
         """Return it as a store keeps it."""
-        known = {name: getattr(self, name) for name in _NAMES}
-        failures = [[each.message_id, each.end, each.error, list(each.causes)] for each in self.failures]
-        return json.dumps(known | {"failures": failures}, separators=(",", ":")).encode()
+        failures = [(each.message_id, each.end, each.error, tuple(each.causes)) for each in self.failures]
+        return _ENCODER.encode({**dict(zip(_NAMES, _values(self), strict=True)), "failures": failures}).encode()
 
     @classmethod
     def decode(cls, encoded: bytes) -> EpochReport:
@@ -104,6 +104,8 @@ class EpochReport:
 
 
 _NAMES: Final = tuple(each.name for each in fields(EpochReport) if each.name != "failures")
+_values: Final = attrgetter(*_NAMES)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 @frozen

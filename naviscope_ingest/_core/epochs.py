@@ -50,6 +50,35 @@ class EpochTracker:
         is_freed: whether ids and ends are gone: it completed, and nothing in it can be replayed.
     """
 
+    __slots__ = (
+        "_succeeded_before",
+        "barriers",
+        "conflicts",
+        "done",
+        "doomed",
+        "duplicates",
+        "ends",
+        "ghosts",
+        "is_blocked",
+        "is_freed",
+        "is_sealed",
+        "key",
+        "kinds",
+        "live",
+        "name",
+        "number",
+        "on_unresolved",
+        "options",
+        "revision",
+        "state",
+        "unfinished",
+        "values",
+        "verdict",
+        "waiters",
+        "waiting",
+        "was_cancelled",
+    )
+
     def __init__(
         self,
         key: EpochKey,

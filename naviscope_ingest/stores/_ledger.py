@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from naviscope_ingest.stores._feed import Feed, Reader
 from naviscope_ingest.stores._kept import KeptEpoch, Progress, Scope, is_same_claim, same_content
@@ -38,6 +38,7 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     EpochSealed,
+    EpochState,
     FactBody,
     Lease,
     Leased,
@@ -195,14 +196,13 @@ class Ledger(Generic[P]):
         old = epoch.record
         if old.state == "completed":
             return old
-        new = evolve(
-            old,
-            state="sealed" if old.state == "open" else old.state,
-            cancel_requested=old.cancel_requested or mark == "cancel",
-        )
-        if new != old:
-            epoch.record = new
-            self._tell([EpochMarked(new)])
+        cancels = mark == "cancel" and not old.cancel_requested
+        if old.state == "open" or cancels:
+            state: EpochState = "sealed" if old.state == "open" else old.state
+            epoch.record = EpochRecord(
+                old.key, state, old.options, old.cancel_requested or cancels, old.succeeded, old.report
+            )
+            self._tell([EpochMarked(epoch.record)])
         return epoch.record
 
     @_atomic
@@ -457,13 +457,14 @@ class Ledger(Generic[P]):
             return
         old = epoch.record
         is_repair = change.state == "repairing"
-        epoch.record = evolve(
-            old,
-            state=change.state,
-            report=change.report or old.report,
-            succeeded=None if is_repair else change.succeeded,
+        epoch.record = EpochRecord(
+            old.key,
+            change.state,
+            old.options,
             # A repair lifts the cancellation: what was replayed is meant to run, and to derive.
             cancel_requested=old.cancel_requested and not is_repair,
+            succeeded=None if is_repair else change.succeeded,
+            report=change.report or old.report,
         )
         step.has_changed = True
         step.others.append(EpochMarked(epoch.record))

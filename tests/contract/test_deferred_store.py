@@ -277,8 +277,13 @@ class BuriesMessages(Ledger):
 
 @breaks("only_the_leader_completes")
 class LetsAnyoneLead(Ledger):
-    def _current(self, session):
-        return evolve(super()._current(session), fence=1)
+    def enter(self, *, lead):
+        session = super().enter(lead=lead)
+        self._session = evolve(session, fence=1)
+        return session
+
+    def leave(self, session):
+        super().leave(self._session)
 
 
 @breaks("a_dead_letter_outlives_completion")
