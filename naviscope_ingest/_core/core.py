@@ -99,8 +99,10 @@ class Core:
     @property
     def next_due(self) -> float | None:
         """When `advance` has something to do next, if nothing happens before."""
-        moments = [due for due in (self._transitions.timers.next_due, self._lookout.due) if due is not None]
-        return min(moments, default=None)
+        timer, look = self._transitions.timers.next_due, self._lookout.due
+        if timer is None or look is None:
+            return look if timer is None else timer
+        return min(timer, look)
 
     def node(self, seq: Seq) -> Node | None:
         """Return a message that has not committed."""

@@ -382,7 +382,8 @@ class Kernel:
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
         self.core.advance(self.clock.wall())
-        await self._carry_out()
+        if self.core.has_decided:
+            await self._carry_out()
         while until_done and self._is_deciding:
             await self._undecided.park()
         self._wake()

@@ -105,6 +105,8 @@ class Workers:
         self._sleeping = trio.lowlevel.ParkingLot()
         # As the lot would tell, but asked for every message.
         self._asleep = 0
+        # Whether a worker was woken and has not looked yet. It sees all there is, so nobody else need be woken.
+        self._is_waking = False
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -116,10 +118,14 @@ class Workers:
 
     def wake(self) -> None:
         """Let one more worker look for work. It wakes the next one if it finds more than it can do."""
+        if self._is_waking:
+            return
         if self._asleep:
+            self._is_waking = True
             self._asleep -= 1
             self._sleeping.unpark()
         elif self._may_start() and len(self._workers) < self._config.max_in_flight:
+            self._is_waking = True
             worker = _Worker()
             self._workers.append(worker)
             self._spawn(self._run, worker)
@@ -134,6 +140,7 @@ class Workers:
         self._core.release(seqs)
 
     async def _run(self, worker: _Worker) -> None:
+        self._is_waking = False
         loop = self._work_in_batches if self._runs_batches else self._work_singly
         while True:
             # One scope serves until it is cancelled: entering one for each message would cost as much as a message.
@@ -201,6 +208,7 @@ class Workers:
         except trio.Cancelled:
             self._asleep -= 1
             raise
+        self._is_waking = False
 
     async def _work_singly(self, worker: _Worker) -> None:
         """Run messages one at a time until this worker is struck."""
@@ -216,8 +224,9 @@ class Workers:
                 handled += 1
                 if not work and handled <= _BUDGET:
                     continue
-            if len(work) > 1:
-                # Others are woken one by one: if executors do not wait, this worker is done before they look.
+            if len(work) > 1 or outbox:
+                # Others are woken one by one: if executors do not wait, this worker is done before they look. If they
+                # do, somebody must be there for the rest, and to commit what has been answered.
                 self.wake()
             done = 0
             while work:
@@ -261,7 +270,7 @@ class Workers:
                     continue
             if self._work:
                 leases = self._next_batch()
-                if self._work:
+                if self._work or outbox:
                     self.wake()
                 worker.leases = leases
                 started = self._meter.now()

@@ -299,6 +299,18 @@ async def test_an_outcome_waits_for_company_while_others_run():
         assert report.completed_at == pytest.approx(START + 50)
 
 
+async def test_an_outcome_does_not_wait_for_those_that_still_run():
+    sink = TroubledSink()
+    async with started({"b": naps(50), "c": naps(50)}, sink=sink) as world:
+        epoch = await world.intake.new_epoch()
+        await epoch.submit(messages("a", "b", "c"))
+        await trio.sleep(1)
+        assert sink.batches == [["a"]]
+        await epoch.submit(messages("d"))
+        await trio.sleep(1)
+        assert sink.batches == [["a"], ["d"]]
+
+
 async def test_commits_do_not_overlap_and_have_a_largest_size():
     class Slow(TroubledSink):
         busy = False
