@@ -377,7 +377,7 @@ class Core:
     def _commit(self, seqs: Iterable[Seq], values: Mapping[Seq, bytes] | None) -> None:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
-        tell = graph.committed
+        tell, freed = graph.committed, graph.freed
         for seq in seqs:
             node = nodes.get(seq)
             if node is None or node.state is is_ended:
@@ -400,6 +400,11 @@ class Core:
             if values and seq in values:
                 epoch.values[message_id] = values[seq]
                 graph.hands_over = True
+            first = node.first
+            if first is not None:
+                first.missing = missing = first.missing - 1
+                if not missing:
+                    freed.append(first)
             if node.waiters:
                 tell(node.waiters)
 

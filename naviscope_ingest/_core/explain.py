@@ -140,7 +140,7 @@ def explain_epoch(core: Core, epoch: EpochTracker, *, looked_at: int = 10_000) -
         found["the epoch is not sealed: more messages may come"] = 1
     for node in asked:
         found.update({_general(reason) for reason in reasons.of(node)})
-    asked.sort(key=lambda node: (-len(node.waiters or ()), node.seq))
+    asked.sort(key=lambda node: (-len(node.all_waiters()), node.seq))
     return EpochExplanation(
         name=epoch.name,
         state=epoch.state,
@@ -274,7 +274,7 @@ class _Reasons:
 
 def _children(node: Node | Ghost) -> Iterator[Node]:
     """Yield the messages that wait for one."""
-    for waiter in node.waiters or ():
+    for waiter in node.waiters if isinstance(node, Ghost) else node.all_waiters():
         if isinstance(waiter, Term):
             if waiter.is_live:
                 yield waiter.case.node

@@ -68,10 +68,12 @@ class Graph:
             elif parent.state is State.ENDED:
                 self.open_case(node, node.message.depends_on, now)
                 return
-            elif parent.waiters is None:
-                parent.waiters = [node]
-            else:
+            elif parent.waiters is not None:
                 parent.waiters.append(node)
+            elif parent.first is None:
+                parent.first = node
+            else:
+                parent.waiters = [node]
             missing += 1
         node.missing = missing
 
@@ -188,10 +190,10 @@ class Graph:
 
     def ended(self, node: Node, now: float) -> None:
         """Tell the waiters of a message that it ended without committing. They stay, for a replay may come."""
-        waiters = node.waiters
+        waiters = node.all_waiters()
         if not waiters:
             return
-        node.waiters = []
+        node.first, node.waiters = None, []
         for waiter in waiters:
             if isinstance(waiter, Term):
                 node.waiters.append(waiter)
@@ -204,12 +206,12 @@ class Graph:
 
     def reopened(self, node: Node) -> None:
         """Tell the waiters of a replayed message that it is unfinished again."""
-        for term in _terms(node.waiters or ()):
+        for term in _terms(node.all_waiters()):
             self._tell(term, None)
 
     def discarded(self, node: Node) -> None:
         """Let those who are held by a dead letter follow it."""
-        for term in _terms(node.waiters or ()):
+        for term in _terms(node.all_waiters()):
             self._reword(root_of(term))
 
     def provided(self, scope: Scope, resource: Resource) -> None:

@@ -49,13 +49,14 @@ class Node:
         state: where it stands.
         end: how it ended, once it has.
         missing: parents that have not committed; `NEVER` when a case decides.
-        waiters: who waits for it: nodes that count, and terms of cases.
+        first: who waits for it first, if that is a node that counts: in a chain there is nobody else.
+        waiters: who else waits for it: nodes that count, and terms of cases.
         case: how its dependencies stand, when counting is not enough.
         rare: what most messages never have.
         since: when it came into its state.
     """
 
-    __slots__ = ("case", "end", "epoch", "message", "missing", "rare", "seq", "since", "state", "waiters")
+    __slots__ = ("case", "end", "epoch", "first", "message", "missing", "rare", "seq", "since", "state", "waiters")
 
     def __init__(self, seq: Seq, epoch: EpochTracker, message: Message[Any], since: float) -> None:
         self.seq = seq
@@ -64,6 +65,7 @@ class Node:
         self.state = State.WAITING
         self.end: End | None = None
         self.missing = 0
+        self.first: Node | None = None
         self.waiters: list[Waiter] | None = None
         self.case: Case | None = None
         self.rare: Rare | None = None
@@ -83,6 +85,11 @@ class Node:
     def expires_at(self) -> float | None:
         """When it expires. A replay after that time is meant to run all the same."""
         return None if self.rare is not None and self.rare.has_outlived else self.message.expires_at
+
+    def all_waiters(self) -> list[Waiter]:
+        """Return everybody who waits for it, in the order in which they came."""
+        waiters = self.waiters or []
+        return waiters if self.first is None else [self.first, *waiters]
 
     def more(self) -> Rare:
         """Return what few messages have, made on demand."""

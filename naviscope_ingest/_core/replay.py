@@ -27,7 +27,7 @@ def closure(root: Node) -> list[Node]:
     todo = [root]
     while todo:
         node = todo.pop()
-        waiters: list[Any] = list(node.waiters or ())
+        waiters: list[Any] = list(node.all_waiters())
         if node.epoch.number not in epochs:
             epochs[node.epoch.number] = None
             waiters += node.epoch.waiters

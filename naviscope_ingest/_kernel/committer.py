@@ -76,7 +76,7 @@ class Committer:
         self._config = config
         self._batch_size = config.commit_batch
         self._meter = meter
-        self._clock = clock
+        self._wall = clock.wall
         self._carry_out = carry_out
         self._fail = fail
 
@@ -115,7 +115,7 @@ class Committer:
         rest = batch.rest
         if rest is None:
             await self._membership.write(Settlement(batch.leases))
-            core.tell_time(self._clock.wall())
+            core.tell_time(self._wall())
             core.commit(batch.seqs)
         else:
             await self._commit_rest(batch, rest)
@@ -141,7 +141,7 @@ class Committer:
         self._core.hand_to_sink(lease.seq for lease, _, _ in rest.ended)
         rest.ended = [each for each in rest.ended if self._core.is_unfinished(each[0].seq)]
         settled = await self._settle(batch, rest)
-        self._core.tell_time(self._clock.wall())
+        self._core.tell_time(self._wall())
         # Before the commits of this batch are told: whether a deferral had to wait is a matter of when it was answered.
         spent = [lease for lease, outcome in rest.deferred if self._core.defer(lease.seq, outcome.depends_on)]
         # Nobody may start them before the store knows of the attempt: what it is told then would end their new lease.

@@ -95,6 +95,7 @@ class Workers:
         self._membership = membership
         self._store_id = membership.store.info.store_id
         self._config = config
+        self._most = config.max_in_flight
         self._hints = hints
         self._meter = meter
         self._may_start = may_start
@@ -124,7 +125,7 @@ class Workers:
             self._is_waking = True
             self._asleep -= 1
             self._sleeping.unpark()
-        elif self._may_start() and len(self._workers) < self._config.max_in_flight:
+        elif self._may_start() and len(self._workers) < self._most:
             self._is_waking = True
             worker = _Worker()
             self._workers.append(worker)
@@ -160,7 +161,7 @@ class Workers:
         # Written as one coroutine: in a chain all of this is done for every message.
         has_committed = False
         while True:
-            room = self._config.max_in_flight - self.in_flight
+            room = self._most - self.in_flight
             if room > 0 and self._has_ready() and self._may_start():
                 seqs = self._core.take(room)
                 if seqs and self._hints is None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
+from attrs import evolve
+
 from naviscope_spi import CommitBatch, Entry, EpochKey
 
 __all__ = ["MemorySink"]
@@ -52,18 +54,22 @@ class MemorySink(Generic[Op]):
     async def commit(self, batch: CommitBatch[Op]) -> None:
         """Keep every entry that is not known yet. Not a checkpoint: a runtime yields by itself."""
         places, all_ops, ends = self._places, self._ops, self._ends
+        epochs, ids, kinds = self._epochs, self._ids, self._kinds
         # Ops may be any sequence of the user's; one that raises must do so before anything is kept.
-        fresh = [(entry, tuple(entry.ops)) for entry in batch.entries if entry.task_key not in places]
-        for entry, ops in fresh:
+        entries = batch.entries
+        for entry in entries:
+            if type(entry.ops) is not tuple and type(entry.ops) is not list:
+                entries = [evolve(each, ops=tuple(each.ops)) for each in entries]
+                break
+        for entry in entries:
             key = entry.task_key
-            if key in places:
-                continue
-            places[key] = len(places)
-            all_ops.extend(ops)
-            ends.append(len(all_ops))
-            self._epochs.append(entry.epoch)
-            self._ids.append(entry.message_id)
-            self._kinds.append(entry.kind)
+            if key not in places:
+                places[key] = len(places)
+                all_ops += entry.ops
+                ends.append(len(all_ops))
+                epochs.append(entry.epoch)
+                ids.append(entry.message_id)
+                kinds.append(entry.kind)
         self.commits += 1
 
     def _entry(self, key: str, place: int) -> Entry[Op]:
