@@ -4,13 +4,14 @@ A group is what is queued when the writer comes round: no timer. Each request ha
 that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
 exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
 
-A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and looked
-at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is run once
-more. A second error stops the store: nobody is told "not stored" by somebody who has not looked.
+A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
+looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
+run once more. A second error stops the store: nobody is told "not stored" by somebody who has not looked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -265,7 +266,8 @@ class ThreadRunner:
 
     async def stop(self, work: Callable[[Ledger], None]) -> None:
         """Close, and end the thread. Everything that was queued happens first."""
-        with trio.CancelScope(shield=True):
+        # A store that has stopped is closed already, and has said so to those who asked.
+        with trio.CancelScope(shield=True), contextlib.suppress(StoreFailed):
             try:
                 await self.ask(work, is_apart=True)
             finally:
@@ -313,10 +315,9 @@ class ThreadRunner:
 
     def _soon(self, call: Callable[[Any], None], argument: object) -> None:
         assert self._token is not None
-        try:
+        # If nobody is left to be told, what was done is done all the same.
+        with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, argument)
-        except trio.RunFinishedError:
-            pass
 
     def _deliver(self, group: Sequence[Request]) -> None:
         for request in group:
