@@ -11,5 +11,12 @@ __all__ = ["fetch"]
 
 
 def fetch(connection: apsw.Connection, statement: str, bindings: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Return all rows of a statement."""
-    return connection.execute(statement, bindings).fetchall()
+    """Return all rows of a statement.
+
+    Raises:
+        apsw.CorruptError: a text is none, also where SQLite does not mind.
+    """
+    try:
+        return connection.execute(statement, bindings).fetchall()
+    except UnicodeDecodeError as exc:
+        raise apsw.CorruptError(f"a text in the file is damaged: {exc}") from exc

@@ -216,7 +216,7 @@ def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
     if seen is None:
         step.refused.append(seq)
         return
-    if seen.end not in (None, COMMITTED) and waits.run > run and leads:
+    if seen.end not in (None, COMMITTED) and waits.run > run and leads and not _is_freed(ledger, seen.epoch):
         _revive(ledger, seq, seen)
         step.has_revived = True
     elif waits.run != run or seen.end is not None or not (leads or seq in ledger.leases):
@@ -232,6 +232,11 @@ def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
     if changed:
         step.has_changed = True
         step.fates.append(waits)
+
+
+def _is_freed(ledger: Ledger, number: int) -> bool:
+    epoch = ledger.epoch(number)
+    return epoch is None or bool(epoch.freed)
 
 
 def _edited(ledger: Ledger, waits: Waits) -> tuple[int, bytes]:

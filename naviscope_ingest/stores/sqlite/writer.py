@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
+import msgspec
 import outcome
 import trio
 
-from naviscope_ingest.stores.sqlite.errors import StoreClosed, translated
+from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.transaction import GuestError
 from naviscope_spi import FactBody, Position, StoreFailed
@@ -133,7 +134,7 @@ class Writer:
             if is_alone:
                 connection.execute("begin immediate")
             ledger.undo()
-            request.answer = outcome.Error(_unwrapped(exc))
+            request.answer = outcome.Error(_unwrapped(self._translated(exc, "writing")))
             request.step = None
         else:
             request.answer = outcome.Value(answer)
@@ -154,6 +155,10 @@ class Writer:
         _fail(group, error)
 
     def _translated(self, exc: Exception, doing: str) -> Exception:
+        if isinstance(exc, msgspec.MsgspecError):
+            error: Exception = StoreCorrupt(f"{self.ledger.database.path}: {doing}: {exc}; a row is damaged")
+            error.__cause__ = exc
+            return error
         if not isinstance(exc, apsw.Error):
             return exc
         error = translated(exc, self.ledger.database.path, doing)
