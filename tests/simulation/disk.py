@@ -187,8 +187,8 @@ class SimulatedDisk:
         yield Survival("none")
         if count:
             yield Survival("all")
-            step = max(1, -(-(count - 1) // most))
-            yield from (Survival("prefix", amount) for amount in range(1, count, step))
+            step = max(1, -(-(count - 1) // most)) if most else count
+            yield from (Survival("prefix", amount) for amount in range(1, count, step) if most)
             for seed in range(seeds):
                 yield Survival("subset", seed)
                 yield Survival("torn", seed)
