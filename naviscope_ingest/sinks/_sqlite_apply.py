@@ -6,15 +6,15 @@ one by one, each in a savepoint, to learn which of them are to blame. SQL that u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import apsw
 
 from naviscope_ingest.sinks.sql_ops import Delete, Execute, Insert, SqlOp, Upsert, is_reserved
 from naviscope_spi import Entry, Permanent, SinkRejected
 
-__all__ = ["TransactionLost", "Writer", "is_about_the_system"]
+__all__ = ["RunsSql", "TransactionLost", "Writer", "is_about_the_system"]
 
 _SYSTEM: Final = (
     apsw.BusyError,
@@ -53,6 +53,20 @@ _PERMITTED: Final = frozenset(
 _OPS: Final = (Insert, Upsert, Delete, Execute)
 _VETTED: Final = 1_000
 
+_Bindings: TypeAlias = "list[tuple[Entry[SqlOp], Any]]"
+
+
+class RunsSql(Protocol):
+    """The transaction of a store that guards it."""
+
+    def execute(self, sql: str, bindings: Any = ..., /) -> Iterable[Any]:  # noqa: ANN401 - as the driver binds them
+        """Run a statement and return its rows."""
+        ...
+
+    def executemany(self, sql: str, bindings: Iterable[Any], /) -> Iterable[Any] | None:
+        """Run a statement once for each of the bindings."""
+        ...
+
 
 class TransactionLost(Exception):  # noqa: N818 - a fact about the transaction
     """An op rolled the whole transaction back (`ROLLBACK` as conflict clause, or raised by a trigger)."""
@@ -72,11 +86,12 @@ class Writer:
 
     def write(self, connection: apsw.Connection, entries: Sequence[Entry[SqlOp]]) -> None:
         """Apply all ops in order. If it raises, some may be applied: roll back."""
-        for sql, runs, is_own in _grouped(entries):
+        reader = _Reader()
+        for sql, bindings, is_own in reader.grouped(entries):
             if is_own and sql not in self._vetted:
-                self._vet(connection, sql, runs[0])
-                del runs[0]
-            _run(connection, sql, runs)
+                self._vet(connection, sql, bindings[0][1])
+                del bindings[0]
+            reader.run(connection, sql, bindings)
         if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
             # It would fail at COMMIT, when nobody can tell any more whose it is.
             raise Permanent("FOREIGN KEY constraint failed: the row that is referred to does not exist")
@@ -107,13 +122,29 @@ class Writer:
             connection.execute("RELEASE naviscope_entry")
         return errors
 
-    def write_inside(self, connection: apsw.Connection, entries: Sequence[Entry[SqlOp]]) -> None:
+    def write_inside(self, transaction: RunsSql | apsw.Connection, entries: Sequence[Entry[SqlOp]]) -> None:
         """Apply entries inside a transaction of somebody else, all or none of them.
+
+        A bare connection has savepoints, so every culprit is found. A store that guards its transaction undoes all of
+        it when this raises; then the culprit is the one at which it stopped, and the next is found the next time.
 
         Raises:
             SinkRejected: these cannot be applied; none is.
             TransactionLost: one of them rolled everything back; which one is not known.
         """
+        if isinstance(transaction, apsw.Connection):
+            self._write_with_savepoints(transaction, entries)
+            return
+        reader = _Reader()
+        try:
+            for sql, bindings, _ in reader.grouped(entries):
+                reader.run(transaction, sql, bindings)
+        except Exception as error:
+            if is_about_the_system(error) or reader.at is None:
+                raise
+            raise SinkRejected({reader.at.task_key: _explained(error)}) from error
+
+    def _write_with_savepoints(self, connection: apsw.Connection, entries: Sequence[Entry[SqlOp]]) -> None:
         connection.execute("SAVEPOINT naviscope_sink")
         try:
             try:
@@ -159,7 +190,8 @@ class Writer:
 
         connection.authorizer = permits
         try:
-            _run(connection, sql, [parameters])
+            for _ in connection.execute(sql, parameters):
+                pass
         except (apsw.AuthError, apsw.SQLError) as error:
             if not reasons:
                 raise
@@ -175,39 +207,60 @@ def _is_ours(table: str) -> bool:
     return is_reserved(table) and not table.lower().startswith("sqlite_")
 
 
-def _run(connection: apsw.Connection, sql: str, runs: Sequence[Any]) -> None:
-    """Run one text with each of the parameters, to the last row."""
-    if len(runs) > 1:
-        for _ in connection.executemany(sql, runs):
-            pass
-    elif runs:
-        for _ in connection.execute(sql, runs[0]):
-            pass
+class _Reader:
+    """Reads the ops of entries, and knows at which entry it is.
 
+    Attributes:
+        at: the entry whose op was read or run last.
+    """
 
-def _grouped(entries: Sequence[Entry[SqlOp]]) -> Iterator[tuple[str, list[Any], bool]]:
-    """Yield each statement with the parameters of all neighbours that use it, and whether a user wrote it."""
-    last: str | None = None
-    runs: list[Any] = []
-    is_own = False
-    for entry in entries:
-        for op in entry.ops:
-            if not isinstance(op, _OPS):
-                raise Permanent(f"op {op!r:.80}: SqliteSink takes Insert, Upsert, Delete and Execute")
-            sql, parameters = op.statement()
-            if sql != last:
-                if last is not None:
-                    yield last, runs, is_own
-                last, runs, is_own = sql, [], type(op) is Execute
-            runs.append(parameters)
-    if last is not None:
-        yield last, runs, is_own
+    def __init__(self) -> None:
+        self.at: Entry[SqlOp] | None = None
+
+    def grouped(self, entries: Sequence[Entry[SqlOp]]) -> Iterator[tuple[str, _Bindings, bool]]:
+        """Yield each statement with the parameters of all neighbours that use it, and whether a user wrote it."""
+        last: str | None = None
+        bindings: _Bindings = []
+        is_own = False
+        for entry in entries:
+            self.at = entry
+            for op in entry.ops:
+                if not isinstance(op, _OPS):
+                    raise Permanent(f"op {op!r:.80}: SqliteSink takes Insert, Upsert, Delete and Execute")
+                sql, parameters = op.statement()
+                if sql != last:
+                    if last is not None:
+                        yield last, bindings, is_own
+                        self.at = entry
+                    last, bindings, is_own = sql, [], type(op) is Execute
+                bindings.append((entry, parameters))
+        if last is not None:
+            yield last, bindings, is_own
+
+    def run(self, connection: RunsSql | apsw.Connection, sql: str, bindings: _Bindings) -> None:
+        """Run one text with each of the parameters, to the last row."""
+        if len(bindings) > 1:
+            # A guarded transaction answers None.
+            for _ in connection.executemany(sql, self._passing(bindings)) or ():
+                pass
+        elif bindings:
+            self.at = bindings[0][0]
+            for _ in connection.execute(sql, bindings[0][1]):
+                pass
+
+    def _passing(self, bindings: _Bindings) -> Iterator[Any]:
+        for entry, parameters in bindings:
+            self.at = entry
+            yield parameters
 
 
 def _explained(error: BaseException) -> BaseException:
     """Return the error as the sink's own: a driver's exceptions end here."""
     if isinstance(error, Permanent):
         return error
-    explained = Permanent(f"{type(error).__name__}: {error}")
+    if isinstance(error, apsw.AuthError):
+        explained = Permanent(f"ops may only read and change rows of your tables: {error}")
+    else:
+        explained = Permanent(f"{type(error).__name__}: {error}")
     explained.__cause__ = error
     return explained

@@ -9,12 +9,13 @@ lacks a column is an error: how to change a table that has data is for people to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import apsw
 from attrs import frozen
 
-from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, is_reserved
+from naviscope_ingest.sinks._sqlite_apply import RunsSql
+from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, ROLLBACK, is_reserved
 from naviscope_spi import SystemFailure
 
 __all__ = ["Schema"]
@@ -62,23 +63,25 @@ class Schema:
     def __init__(self, sql: str) -> None:
         if not isinstance(sql, str):
             raise ValueError(f"schema={sql!r:.80}: give CREATE statements as a string")
+        if ROLLBACK.search(sql):
+            raise ValueError("schema: a constraint or trigger that rolls the whole transaction back: use ABORT there")
         self._things = tuple(_tried(sql))
         self._marks = tuple(thing.mark for thing in self._things)
         marks = ", ".join("?" * len(self._things))
         self._count = f"SELECT count(*) FROM sqlite_schema WHERE {_MARK} IN ({marks})"  # noqa: S608
 
-    def ensure(self, connection: apsw.Connection) -> None:
+    def ensure(self, connection: RunsSql | apsw.Connection) -> None:
         """Create what is missing. Quick when nothing is, so that it can be asked before every batch.
 
         What is created in a transaction that is rolled back is gone again: therefore nothing is remembered here.
         """
-        if not self._things or connection.execute(self._count, self._marks).get == len(self._things):
+        if not self._things or _one(connection, self._count, self._marks) == len(self._things):
             return
         for thing in self._things:
             if _kind(connection, thing) is None:
                 connection.execute(thing.sql)
 
-    def check(self, connection: apsw.Connection) -> None:
+    def check(self, connection: RunsSql | apsw.Connection) -> None:
         """Compare what is there with what should be. Asked once for a connection.
 
         Raises:
@@ -88,12 +91,8 @@ class Schema:
             kind = _kind(connection, thing)
             if kind not in (None, thing.kind):
                 raise SystemFailure(f"the schema has a {thing.kind} {thing.name!r}, the file has a {kind} of that name")
-            missing = thing.columns - _columns(connection, thing.name) if kind else None
-            if missing:
-                raise SystemFailure(
-                    f"table {thing.name!r} is in the file without column {min(missing)!r}, which the schema has: "
-                    "add it to the table, or leave it out of the schema"
-                )
+            if kind is not None and thing.columns:
+                _check_columns(connection, thing)
 
 
 def _tried(sql: str) -> Iterator[_Thing]:
@@ -133,12 +132,31 @@ def _permits(action: int, *details: str | None) -> int:
     return apsw.SQLITE_DENY if action in _REFUSED else apsw.SQLITE_OK
 
 
-def _kind(connection: apsw.Connection, thing: _Thing) -> str | None:
+def _kind(connection: RunsSql | apsw.Connection, thing: _Thing) -> str | None:
     """Return what has the name of a thing, if anything has."""
-    return cast(
-        "str | None",
-        connection.execute(f"SELECT type FROM sqlite_schema WHERE {_MARK} = ?", (thing.mark,)).get,  # noqa: S608
-    )
+    kind: str | None = _one(connection, f"SELECT type FROM sqlite_schema WHERE {_MARK} = ?", (thing.mark,))  # noqa: S608
+    return kind
+
+
+def _one(connection: RunsSql | apsw.Connection, sql: str, bindings: tuple[str, ...]) -> Any:  # noqa: ANN401 - a value
+    """Return the value that a statement finds, None if there is none."""
+    rows: list[Any] = list(connection.execute(sql, bindings))
+    return rows[0][0] if rows else None
+
+
+def _check_columns(connection: RunsSql | apsw.Connection, thing: _Thing) -> None:
+    """Name every column in a query: a guarded transaction has no pragmas that would list them."""
+    table = f'"{_doubled(thing.name)}"'
+    names = ", ".join(f'{table}."{_doubled(column)}"' for column in sorted(thing.columns))
+    try:
+        list(connection.execute(f"SELECT {names} FROM {table} LIMIT 0"))  # noqa: S608 - quoted, and the user's own text
+    except apsw.AuthError as error:
+        raise SystemFailure(f"the schema has a table {thing.name!r}, but that is one of the store's own") from error
+    except apsw.SQLError as error:
+        raise SystemFailure(
+            f"table {thing.name!r} is in the file without a column that the schema has ({error}): "
+            "add it to the table, or leave it out of the schema"
+        ) from error
 
 
 def _columns(connection: apsw.Connection, table: str) -> set[str]:

@@ -26,6 +26,9 @@ RESERVED_PREFIX: Final = "naviscope_"
 MAX_SQL_BYTES: Final = 1_000_000
 """The longest SQL text, as SQLite has it by default."""
 
+ROLLBACK: Final = re.compile(r"\b(or|conflict)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
+"""What makes SQLite roll back more than the statement: the whole transaction, with the work of others."""
+
 _NAME = re.compile(r"[^\W\d][\w$]{0,127}")
 _CACHED = 1_024
 
@@ -128,6 +131,8 @@ class Execute:
             raise InvalidOp(f"Execute(sql={self.sql!r:.80}): give an SQL statement")
         if len(self.sql) > MAX_SQL_BYTES:
             raise InvalidOp(f"Execute(sql={self.sql!r:.60}…): it is longer than {MAX_SQL_BYTES:,} characters")
+        if ROLLBACK.search(self.sql):
+            raise InvalidOp(f"Execute(sql={self.sql!r:.80}): it would roll back the work of others too: use OR ABORT")
         if isinstance(self.parameters, str | bytes) or not isinstance(self.parameters, Sequence | Mapping):
             raise InvalidOp(f"Execute(parameters={self.parameters!r:.80}): give a list of values, or a mapping by name")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Final
 
-import apsw
 import trio
 
 from naviscope_ingest.sinks._sqlite_apply import Writer
@@ -69,7 +67,8 @@ class SqliteSink:
             ledger = Ledger(sink_id)
             self._file = SqliteFile(fspath(path), self._schema, ledger, busy_timeout=busy_timeout, vfs=vfs)
         self._writer = Writer()
-        self._checked: weakref.ref[apsw.Connection] | None = None
+        # Whether the tables of the store's file were compared with the schema. One runtime has one store.
+        self._is_checked = False
         # One connection, one thread at a time; not trio's own limiter, which others may hold.
         self._limiter = trio.CapacityLimiter(1)
 
@@ -118,18 +117,19 @@ class SqliteSink:
     def apply(self, transaction: Any, batch: CommitBatch[SqlOp]) -> None:  # noqa: ANN401 - the contract's type
         """Apply every entry inside the store's transaction, on the store's thread.
 
+        The transaction is a connection of apsw, or what a store makes of one: `execute` and `executemany`.
+
         No ledger is kept: an entry is settled with its effect, so it cannot come again.
 
         Raises:
             SinkRejected: these entries can never be applied; nothing of the batch was.
         """
-        connection: apsw.Connection = transaction
-        if self._checked is None or self._checked() is not connection:
-            self._schema.check(connection)
-            self._checked = weakref.ref(connection)
-        self._schema.ensure(connection)
+        if not self._is_checked:
+            self._schema.check(transaction)
+            self._is_checked = True
+        self._schema.ensure(transaction)
         if batch.entries:
-            self._writer.write_inside(connection, batch.entries)
+            self._writer.write_inside(transaction, batch.entries)
 
     async def prune_ledger(self, before_epoch: int, *, store_id: str, limit: int = 10_000) -> int:
         """Forget what was applied for epochs of a store with a lower number, at most `limit` entries.

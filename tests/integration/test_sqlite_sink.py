@@ -91,7 +91,7 @@ async def test_what_was_applied_is_not_judged_again(sink, path):
 
 async def test_an_op_that_rolls_everything_back_is_found(sink, path):
     await sink.commit(CommitBatch([entry("a", book(1))]))
-    bad = entry("bad", Execute("insert or rollback into booking values (1, 'x', 1)"))
+    bad = entry("bad", Execute("insert or /**/ rollback into booking values (1, 'x', 1)"))
     with pytest.raises(SinkRejected) as caught:
         await sink.commit(CommitBatch([entry("b", book(2)), bad, entry("c", book(3))]))
     assert list(caught.value.rejected) == ["store:1:bad"]
@@ -196,7 +196,7 @@ async def test_a_file_that_may_not_be_written_is_an_error(path):
 async def test_a_file_with_another_table_of_that_name_is_an_error(path):
     with closing(apsw.Connection(str(path))) as other:
         other.execute("create table booking (id)")
-    with pytest.raises(SystemFailure, match="without column 'account'"):
+    with pytest.raises(SystemFailure, match=r"without a column that the schema has .*account"):
         async with SqliteSink(path, SCHEMA):
             pass
 

@@ -258,13 +258,67 @@ def test_errors_of_the_disk_are_the_stores_own(sink, store):
 def test_an_op_that_rolls_everything_back_is_noticed(sink, store):
     sink.apply(store, CommitBatch([entry("a", Insert("account", {"name": "ada"}))]))
     store.execute("commit; begin")
-    bad = entry("bad", Execute("insert or rollback into account (name) values ('ada')"))
+    bad = entry("bad", Execute("insert or /**/ rollback into account (name) values ('ada')"))
     with pytest.raises(TransactionLost):
         sink.apply(store, CommitBatch([entry("b", book("b")), bad]))
     assert not store.in_transaction
     store.execute("begin")
     assert list(rejected(sink, store, bad)) == ["bad"]
     assert bookings(store) == []
+
+
+class Guarded:
+    """A transaction of which a store shows little: no savepoints, no settings."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        connection.authorizer = self.permits
+
+    def permits(self, action, first, *more):
+        is_refused = action in (apsw.SQLITE_SAVEPOINT, apsw.SQLITE_PRAGMA, apsw.SQLITE_TRANSACTION)
+        return apsw.SQLITE_DENY if is_refused or first == "naviscope_message" else apsw.SQLITE_OK
+
+    def execute(self, sql, bindings=()):
+        return self.connection.execute(sql, bindings).fetchall()
+
+    def executemany(self, sql, bindings):
+        self.connection.executemany(sql, bindings).fetchall()
+
+
+def test_a_guarded_transaction_is_enough(sink, store):
+    guarded = Guarded(store)
+    ops = [book("a"), Execute("update booking set amount = ?", (2,)), Upsert("account", {"name": "a"}, "name")]
+    sink.apply(guarded, CommitBatch([entry("a", *ops), *(entry(f"m{number}", book("b")) for number in range(5))]))
+    sink.apply(guarded, CommitBatch([entry("z", book("c"))]))
+    assert bookings(store) == [("a", 2), *[("b", 1)] * 5, ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Insert("booking", {"account": None, "amount": 1}),
+        Insert("booking", {"account": object(), "amount": 1}),
+        Insert("nowhere", {"a": 1}),
+        Execute("delete from naviscope_message"),
+        Execute("commit"),
+        "not an op",
+    ],
+)
+@pytest.mark.parametrize("at", [0, 3, 9])
+def test_a_guarded_transaction_names_the_first_culprit(sink, store, op, at):
+    entries = [entry(f"m{number}", book("a"), op if number == at else book("b")) for number in range(10)]
+    guarded = Guarded(store)
+    assert list(rejected(sink, guarded, *entries)) == [f"m{at}"]
+
+
+def test_a_table_of_the_store_is_no_table_of_the_sink(store):
+    store.execute("create table messages (id)")
+    guarded = Guarded(store)
+    guarded.permits = None
+    store.authorizer = lambda action, first, *more: apsw.SQLITE_DENY if first == "messages" else apsw.SQLITE_OK
+    with pytest.raises(SystemFailure, match="'messages', but that is one of the store's own"):
+        SqliteSink(schema="create table messages (id)").apply(guarded, CommitBatch([]))
+    store.authorizer = None
 
 
 @pytest.mark.parametrize(
@@ -280,6 +334,7 @@ def test_an_op_that_rolls_everything_back_is_noticed(sink, store):
         ("attach ':memory:' as x", "CREATE statements"),
         (b"create table t (a)", "as a string"),
         (None, "as a string"),
+        ("create table t (a unique on conflict rollback)", "use ABORT"),
     ],
 )
 def test_a_bad_schema_is_refused_when_the_sink_is_made(schema, text):
@@ -289,7 +344,7 @@ def test_a_bad_schema_is_refused_when_the_sink_is_made(schema, text):
 
 def test_a_table_that_lacks_a_column_stops_the_runtime(store):
     store.execute("create table account (name)")
-    with pytest.raises(SystemFailure, match="'account' is in the file without column 'balance'"):
+    with pytest.raises(SystemFailure, match=r"'account' is in the file without a column that the schema has .*balance"):
         SqliteSink(schema=SCHEMA).apply(store, CommitBatch([]))
 
 
