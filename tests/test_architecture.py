@@ -21,6 +21,8 @@ ADAPTERS = tuple(f"naviscope_ingest.{name}" for name in ("stores", "buses", "sin
 ABOVE_KERNEL = tuple(
     f"naviscope_ingest.{name}" for name in ("runtime", "intake", "handlers", "cli", "console", "stage", "flow")
 )
+# Codecs know the contracts and their library alone, so that adapters may use them.
+CODECS = "naviscope_ingest.codecs"
 OUR_PACKAGES = ("naviscope_ingest", "naviscope_spi")
 ATTRS = ("attr", "attrs")
 # Whatever waits, reads a clock, throws dice or touches the world.
@@ -108,8 +110,16 @@ def adapters_know_only_contracts(module: Module) -> Iterator[Violation]:
     if home is None:
         return
     for line, name in imports(module):
-        if within(name, "naviscope_ingest") and not within(name, home):
+        if within(name, "naviscope_ingest") and not within(name, home, CODECS):
             yield Violation(module.name, line, f"{home} may not import {name}")
+
+
+def codecs_know_only_contracts(module: Module) -> Iterator[Violation]:
+    if not within(module.name, CODECS):
+        return
+    for line, name in imports(module):
+        if within(name, "naviscope_ingest", "trio"):
+            yield Violation(module.name, line, f"codecs may not import {name}")
 
 
 def kernel_looks_down(module: Module) -> Iterator[Violation]:
@@ -159,6 +169,7 @@ RULES: tuple[Rule, ...] = (
     contracts_stand_alone,
     core_only_decides,
     adapters_know_only_contracts,
+    codecs_know_only_contracts,
     kernel_looks_down,
     contracts_have_one_path,
     order_is_repeatable,
@@ -211,6 +222,8 @@ def test_the_packages_keep_the_rule(package, rule):
         (adapters_know_only_contracts, "naviscope_ingest.sinks.memory", "from ..stores import memory"),
         (adapters_know_only_contracts, "naviscope_ingest.buses.memory", "from naviscope_ingest import sinks"),
         (adapters_know_only_contracts, "naviscope_ingest.sources.files", "from naviscope_ingest.buses import memory"),
+        (codecs_know_only_contracts, CODECS, "from naviscope_ingest.stores import memory"),
+        (codecs_know_only_contracts, CODECS, "import trio"),
         *((kernel_looks_down, f"{KERNEL}.loop", f"import {name}") for name in ABOVE_KERNEL),
         (kernel_looks_down, f"{KERNEL}.loop", "from naviscope_ingest import runtime"),
         (kernel_looks_down, f"{KERNEL}.loop", "from ..handlers import registry"),
@@ -242,7 +255,7 @@ def test_a_breach_is_found(rule, name, source):
         (f"{CORE}.graph", "from naviscope_spi import Message\nfor x in sorted({1, 2}): ..."),
         (
             "naviscope_ingest.stores.sqlite",
-            "import sqlite3, trio, psycopg\nimport naviscope_spi\nfrom . import sql",
+            "import sqlite3, trio, psycopg\nimport naviscope_spi\nfrom . import sql\nfrom naviscope_ingest import codecs",
         ),
         (f"{KERNEL}.loop", "import trio\nfrom naviscope_ingest._core import graph\nfrom naviscope_spi import Clock"),
         ("naviscope_ingest.runtime", "import spiral\nfrom naviscope_ingest._kernel import loop"),

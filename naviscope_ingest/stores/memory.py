@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import trio
 
@@ -30,7 +30,7 @@ from naviscope_spi import (
     check_name,
 )
 
-__all__ = ["MemoryStore", "StoreStatistics"]
+__all__ = ["MemoryStore", "StoreStatistics", "open_memory"]
 
 P = TypeVar("P")
 
@@ -165,3 +165,19 @@ class MemoryStore(Generic[P]):
         """
         await trio.lowlevel.checkpoint()
         return self._ledger.prune(before, limit)
+
+
+@asynccontextmanager
+async def open_memory(place: str, **options: Any) -> AsyncIterator[MemoryStore[Any]]:  # noqa: ANN401 - as of MemoryStore
+    """Make a new store, for the URL `memory://`.
+
+    Args:
+        place: the URL without its scheme and colon.
+        **options: as of `MemoryStore`.
+
+    Raises:
+        ValueError: the URL names a place: there is none.
+    """
+    if place != "//":
+        raise ValueError(f"memory:{place}: a store in memory has no place; write memory://")
+    yield MemoryStore(**options)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from naviscope_ingest.testing._promises import Promise
 from naviscope_ingest.testing._store_trial import StoreTrial
-from naviscope_ingest.testing._view import content
+from naviscope_ingest.testing._view import content, outline
 from naviscope_spi import Derived, Resource, Seq, Session, SessionLost, Settlement, Waits
 
 __all__ = ["DERIVED_PROMISES"]
@@ -28,9 +28,11 @@ async def derived_messages_come_with_their_parent(trial: StoreTrial) -> None:
         trial.equal(seen, given, "accepted by the settlement")
         seqs = [seq for seq, _, _ in settled.accepted]
         trial.true(b < seqs[0] < seqs[1] < seqs[2], "growing places", seqs)
-        await trial.claim(session, seqs)
+        claimed = [content(lease.message) for lease in await trial.claim(session, seqs)]
+        trial.equal(claimed, [each for _, each in given], "in the leases")
     view = await trial.view()
-    trial.equal([content(view.messages[seq][1]) for seq in seqs], [each for _, each in given], "in the facts")
+    told = [outline(view.messages[seq][1]) for seq in seqs]
+    trial.equal(told, [outline(message) for each in derived for message in each.messages], "in the facts")
     trial.equal(view.version("table", epoch.number), 2, "the version of the parent's resource")
 
 

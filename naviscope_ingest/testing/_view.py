@@ -32,7 +32,7 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["View", "content"]
+__all__ = ["View", "content", "outline"]
 
 
 def content(message: Message[Any]) -> tuple[object, ...]:
@@ -48,6 +48,12 @@ def content(message: Message[Any]) -> tuple[object, ...]:
         message.expires_at,
         dict(message.headers),
     )
+
+
+def outline(message: Message[Any]) -> tuple[object, ...]:
+    """Return everything that a recovery has to give back: it may leave payloads out."""
+    name, _, *rest = content(message)
+    return (name, *rest)
 
 
 @define

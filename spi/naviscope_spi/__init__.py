@@ -1,9 +1,10 @@
 """The contracts of naviscope-ingest: what a user implements, and the values that cross the border.
 
 Standard library and attrs only: importing a contract loads neither trio nor the runtime. Modules import upwards in this
-list only: errors, names, dependencies, messages, stores, execution.
+list only: errors, codecs, names, dependencies, messages, stores, execution.
 """
 
+from naviscope_spi.codecs import PayloadCodec
 from naviscope_spi.dependencies import (
     MAX_GROUP_DEPTH,
     MAX_GROUP_MEMBERS,
@@ -25,9 +26,13 @@ from naviscope_spi.errors import (
     EpochExists,
     EpochSealed,
     InvalidMessage,
+    PartlyRefused,
+    PayloadNotDecodable,
+    PayloadNotEncodable,
     Permanent,
     SessionLost,
     SinkRejected,
+    StoreFailed,
     StoreRefused,
     SystemFailure,
     Transient,
@@ -155,6 +160,10 @@ __all__ = [
     "OnUnresolved",
     "Otherwise",
     "Outcome",
+    "PartlyRefused",
+    "PayloadCodec",
+    "PayloadNotDecodable",
+    "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
     "Policy",
@@ -175,6 +184,7 @@ __all__ = [
     "SinkRejected",
     "Skipped",
     "StableBatches",
+    "StoreFailed",
     "StoreInfo",
     "StoreRefused",
     "SupportsBackup",

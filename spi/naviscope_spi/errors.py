@@ -7,15 +7,19 @@ here because a store knows nothing above the contracts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 __all__ = [
     "EpochExists",
     "EpochSealed",
     "InvalidMessage",
+    "PartlyRefused",
+    "PayloadNotDecodable",
+    "PayloadNotEncodable",
     "Permanent",
     "SessionLost",
     "SinkRejected",
+    "StoreFailed",
     "StoreRefused",
     "SystemFailure",
     "Transient",
@@ -64,6 +68,59 @@ class InvalidMessage(ValueError):  # noqa: N818 - reads as a sentence where it i
     """A message, dependency, resource or option of an epoch is malformed. Nothing was stored."""
 
 
+class PayloadNotEncodable(InvalidMessage):
+    """A payload cannot be encoded. Nothing was stored.
+
+    Args:
+        kind: the kind of the message.
+        field: which part of the message, as a path ("payload.lines[3]"); the whole payload unless it is known better.
+        reason: why.
+        message_id: the message; a codec does not know it, the store adds it.
+    """
+
+    def __init__(self, kind: str, reason: str, *, field: str = "payload", message_id: str | None = None) -> None:
+        super().__init__(f"{_message(message_id)} of kind {kind!r}: {field} cannot be encoded: {reason}")
+        self.kind = kind
+        self.field = field
+        self.reason = reason
+        self.message_id = message_id
+
+
+class PayloadNotDecodable(Permanent):
+    """A stored payload is none of its kind any more.
+
+    Whoever reads the payload of such a message meets this error. In an executor it ends the message dead, so that it is
+    kept whole and can be replayed once the codec knows it again.
+
+    Args:
+        kind: the kind of the message.
+        field: which part of the payload, as a path ("payload.lines[3]"); the whole unless it is known better.
+        reason: why.
+        message_id: the message; a codec does not know it, the store adds it.
+    """
+
+    def __init__(self, kind: str, reason: str, *, field: str = "payload", message_id: str | None = None) -> None:
+        super().__init__(
+            f"{_message(message_id)} of kind {kind!r}: {field} cannot be decoded: {reason}; "
+            "declare the type that was stored, then replay the message"
+        )
+        self.kind = kind
+        self.field = field
+        self.reason = reason
+        self.message_id = message_id
+
+
+def _message(message_id: str | None) -> str:
+    return "a message" if message_id is None else f"message {message_id!r}"
+
+
+class StoreFailed(SystemFailure):
+    """A store met an error it cannot go on from: every later call raises this. Its cause says which.
+
+    Nobody can tell whether a call that raises it was stored, unless the text says so. Open the store again and ask.
+    """
+
+
 class StoreRefused(Exception):  # noqa: N818 - reads as a sentence where it is raised
     """A store did not do what it was asked to, by its rules. Nothing of the call was stored."""
 
@@ -107,3 +164,18 @@ class UnknownEpoch(StoreRefused):
     def __init__(self, epoch: str) -> None:
         super().__init__(f"there is no epoch {epoch!r}: it was never opened in this store, or it was forgotten")
         self.epoch = epoch
+
+
+class PartlyRefused(StoreRefused):
+    """Some messages of a settlement that carries a sink's writes cannot commit, so nothing of it happened.
+
+    Args:
+        refused: the places of those messages; settle again without them.
+    """
+
+    def __init__(self, refused: Sequence[int]) -> None:
+        super().__init__(
+            f"{len(refused)} messages of the settlement have no live lease (places {list(refused)[:5]}): nothing was "
+            "settled or written, because the sink's writes cannot be parted; settle again without them"
+        )
+        self.refused = refused

@@ -256,7 +256,7 @@ class Settled:
 
     Attributes:
         position: readers at or after this position see it.
-        accepted: derived messages that were new, with their places, in order.
+        accepted: derived messages that were new, with their places, in order. Staged ones may come without payload.
         refused: messages whose part was left out: a stale lease, or already ended.
     """
 
@@ -504,7 +504,9 @@ class DeferredStore(Protocol[P]):
     async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
         """Claim messages. Those that ended, are leased to a live session, or are unknown are left out.
 
-        An empty answer means that all of them were. The order of `seqs` is kept.
+        An empty answer means that all of them were. The order of `seqs` is kept. A message whose payload cannot be
+        decoded is claimed like any other, and reading its payload raises `PayloadNotDecodable`. A durable store need not
+        wait until the claim is safe: what is lost with it is only that the message was being worked on.
 
         Raises:
             SessionLost: the session has ended.
@@ -538,7 +540,8 @@ class DeferredStore(Protocol[P]):
         ended and waits facts), epochs and resources; then `CaughtUp`; then news for ever. A message that has not ended
         cannot be known without the ends of the messages it names in `depends_on`, so those are among it. A message
         that ended is told with the waits of its last run before its end, if there are any: a replay has to name the
-        next run. A position goes on from there, and may start over with a recovery when it is too old. All facts of one
+        next run. A recovery may leave payloads out (None in the message, and in its waits): who needs one claims the
+        message. A position goes on from there, and may start over with a recovery when it is too old. All facts of one
         atomic step have one position and come in one batch.
         """
         ...
@@ -552,7 +555,15 @@ class SupportsColocation(Protocol[P]):
     """A store whose settlements can carry the sink's own writes in one transaction."""
 
     async def settle_with(self, session: Session, settlement: Settlement[P], apply: Callable[[Any], None]) -> Settled:
-        """Settle, and call `apply(transaction)` inside the same transaction. If it raises, nothing happened."""
+        """Settle, and call `apply(transaction)` inside the same transaction. If it raises, nothing happened.
+
+        `apply` is called after the settlement was checked, once if that counted; it is called again only if the
+        transaction was rolled back. If every message of `committed` is refused, so are the sink's writes.
+
+        Raises:
+            PartlyRefused: some messages of `committed` are refused; nothing happened.
+            SessionLost: the session has ended; nothing happened.
+        """
         ...
 
 

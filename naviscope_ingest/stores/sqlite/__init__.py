@@ -1,0 +1,52 @@
+"""A durable store in one SQLite file.
+
+The modules, from the bottom: errors, lockfile, schema and database are about the file; marks and rows about columns;
+ledger is what the writer knows; steps and settlement change it; recovery and verification read it; transaction is for
+sinks in the same file; writer runs it all, on a thread or inline; store is what callers hold.
+"""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from naviscope_ingest.stores.sqlite.errors import (
+    NewerFormat,
+    NotAStore,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from naviscope_ingest.stores.sqlite.store import SqliteStatistics, SqliteStore
+from naviscope_ingest.stores.sqlite.transaction import Transaction
+
+__all__ = [
+    "NewerFormat",
+    "NotAStore",
+    "SqliteStatistics",
+    "SqliteStore",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreFull",
+    "StoreLocked",
+    "StoreReadOnly",
+    "StoreUnavailable",
+    "Transaction",
+    "open_sqlite",
+]
+
+
+def open_sqlite(place: str, **options: Any) -> AbstractAsyncContextManager[SqliteStore[Any]]:  # noqa: ANN401 - as of open
+    """Open the file that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`.
+
+    Args:
+        place: the URL without its scheme and colon.
+        **options: as of `SqliteStore.open`.
+
+    Raises:
+        ValueError: the URL has a host, or no path.
+    """
+    if not place.startswith("///") or len(place) == 3:
+        raise ValueError(f"sqlite:{place}: write sqlite:///relative.db for a file here, or sqlite:////absolute/path.db")
+    return SqliteStore.open(place[3:], **options)

@@ -1,0 +1,457 @@
+"""The ledger of a SQLite store: what the writer remembers between steps, and the rows it changes.
+
+Everything is in the file. In memory are only the counters of the `state` row, the sums, the epochs that were used last,
+and the leases of the present session: so a claim or a commit of a hundred messages is a few statements. Leases can live
+in memory because they end with the process anyway. What outlives it is which messages were being worked on: a row of
+`claims` for each claim, whose messages that have not ended are exactly those that were leased when the process died.
+
+Rows that change once in a group (`state`, `sums`, epochs) are written once, before COMMIT. If a request fails after it
+changed something, its savepoint is rolled back and `undo` puts memory right; if a COMMIT fails, `load` reads everything
+again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from typing import Any, NamedTuple, cast
+
+import apsw
+from attrs import define, fields_dict
+
+from naviscope_ingest.stores.sqlite.database import Database
+from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
+from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
+from naviscope_ingest.stores.sqlite.rows import Scribe, decode_options
+from naviscope_spi import EpochKey, EpochRecord, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
+
+__all__ = ["EpochRow", "Held", "Ledger", "State"]
+
+# How many epochs are remembered. One that is not there is read.
+_EPOCHS = 1_000
+# How many rows one statement inserts: each statement lets go of the interpreter, and gets it back when others let it.
+_ROWS = 50
+
+
+@define
+class State:
+    """The row `state`: counters that never go back, and the present session."""
+
+    store_id: str
+    commits: int = 0
+    position: int = 0
+    last_seq: int = 0
+    last_epoch: int = 0
+    last_token: int = 0
+    last_fence: int = 0
+    last_claim: int = 0
+    token: int | None = None
+    fence: int | None = None
+    who: str | None = None
+    since: float | None = None
+
+    def row(self) -> tuple[Any, ...]:
+        """Return its columns, the hash last."""
+        values = tuple(getattr(self, name) for name in _STATE)
+        return (*values, mark_of("state", *values))
+
+
+_STATE = tuple(fields_dict(State))
+
+
+@define(eq=False)
+class EpochRow:
+    """A row of `epochs`."""
+
+    number: int
+    name: str
+    state: str
+    options: bytes
+    cancel: int = 0
+    succeeded: int | None = None
+    report: bytes = b""
+    completed_at: float | None = None
+    prune_at: float | None = None
+    freed: int = 0
+    unfinished: int = 0
+    letters: int = 0
+    first_seq: int | None = None
+    mark: int | None = None
+
+    @property
+    def key(self) -> EpochKey:
+        """Its number and name."""
+        return EpochKey(self.number, self.name)
+
+    @property
+    def record(self) -> EpochRecord:
+        """The epoch as the contract shows it."""
+        return EpochRecord(
+            self.key,
+            cast("Any", self.state),
+            decode_options(self.options),
+            cancel_requested=bool(self.cancel),
+            succeeded=None if self.succeeded is None else bool(self.succeeded),
+            report=self.report,
+        )
+
+    def values(self) -> tuple[Any, ...]:
+        """Return its columns without the hash."""
+        return tuple(getattr(self, name) for name in _EPOCH)
+
+
+_EPOCH = tuple(name for name in fields_dict(EpochRow) if name != "mark")
+
+
+class Held(NamedTuple):
+    """A lease of the present session."""
+
+    claim: int
+    epoch: int
+    run: int
+    attempt: int
+    has_progress: bool
+
+
+class Ledger:
+    """What the writer knows, and short ways to change rows.
+
+    Attributes:
+        state: the counters.
+        sums: of the row hashes.
+        leases: by place.
+        staged: the places of messages that have staged others.
+        news: the facts of the present step.
+        is_heard: whether anybody reads facts.
+        is_careful: whether the session before died, so that claims are safe before they are answered.
+        must_commit: whether somebody else may have written, who cannot be counted.
+    """
+
+    def __init__(self, database: Database, scribe: Scribe, wall: Callable[[], float], new_id: str) -> None:
+        self.database = database
+        self.scribe = scribe
+        self.wall = wall
+        self.sums = Sums()
+        self.state = State(new_id)
+        self.leases: dict[Seq, Held] = {}
+        self.staged: set[Seq] = set()
+        self.news: list[FactBody] = []
+        self.is_heard = False
+        self.is_careful = False
+        self.must_commit = False
+        self._written: tuple[Any, ...] = ()
+        self._changes = 0
+        self._claims: dict[int, int] = {}
+        self._stale: set[int] = set()
+        self._epochs: dict[int, EpochRow] = {}
+        self._dirty: set[int] = set()
+        self._new_names: dict[str, int] = {}
+        self._before: dict[int, EpochRow | None] = {}
+        self._saved: Totals = {}
+        self._leases_changed = False
+
+    def on(self, connection: apsw.Connection) -> Ledger:
+        """Return a ledger of another file, by its connection."""
+        database = Database(self.database.path)
+        database.adopt(connection)
+        return Ledger(database, self.scribe, self.wall, self.state.store_id)
+
+    @property
+    def connection(self) -> apsw.Connection:
+        """The connection that writes."""
+        return self.database.connection
+
+    # What is read from the file, and written at the end of a group.
+
+    def load(self) -> None:
+        """Read everything that is remembered from the file, which may be new."""
+        rows = self.connection.execute(f"select {', '.join(_STATE)}, mark from state").fetchall()  # noqa: S608 - names of ours
+        if rows:
+            state = State(*rows[0][:-1])
+            if state.row() != rows[0]:
+                raise StoreCorrupt(f"{self.database.path}: the state row does not match its hash: restore a backup")
+            self.state = state
+        self.sums.load(self.connection)
+        self._epochs.clear()
+        self._dirty.clear()
+        self._new_names.clear()
+        self._load_codecs()
+        self.load_leases()
+
+    def _load_codecs(self) -> None:
+        names = {number: name for number, name in self.connection.execute("select number, name from codecs")}
+        numbers = {name: number for number, name in names.items()}
+        mine = self.scribe.codec_name
+        if mine not in numbers and not self.database.read_only:
+            numbers[mine] = max(names, default=0) + 1
+            self.connection.execute("insert into codecs values (?, ?)", (numbers[mine], mine))
+            names[numbers[mine]] = mine
+        self.scribe.codec_number = numbers.get(mine, -1)
+        self.scribe.codec_names = names
+
+    def load_leases(self) -> None:
+        """Read from `claims` which messages are leased."""
+        self.leases = {}
+        self._claims = {}
+        self._stale = set()
+        claims = self.connection.execute("select number, seqs from claims order by number").fetchall()
+        for number, seqs in claims:
+            rows = self.connection.execute(
+                "select m.seq, m.epoch, coalesce(p.run, 0), coalesce(p.attempt, 0), p.seq is not null"
+                " from carray(?) c join messages m on m.seq = c.value"
+                " left join ends e on e.seq = m.seq left join progress p on p.seq = m.seq where e.seq is null",
+                (apsw.carray(array("q", seqs)),),
+            )
+            held = {seq: Held(number, epoch, run, attempt, bool(has)) for seq, epoch, run, attempt, has in rows}
+            self._claims[number] = len(held)
+            self.leases.update(held)
+        self.staged = {parent for (parent,) in self.connection.execute("select distinct parent from staged")}
+        self._leases_changed = False
+
+    def begin(self) -> None:
+        """Begin a request."""
+        self._before = {}
+        self._saved = self.sums.saved()
+        self._leases_changed = False
+        self.news = []
+
+    def undo(self) -> None:
+        """Forget what a request changed, after its rows were rolled back."""
+        self.sums.restore(self._saved)
+        for number, row in self._before.items():
+            if row is None:
+                self._new_names.pop(self._epochs.pop(number).name, None)
+                self._dirty.discard(number)
+            else:
+                self._epochs[number] = row
+        if self._leases_changed:
+            self.load_leases()
+
+    def begin_group(self) -> None:
+        """Note how things stand before a group."""
+        self.must_commit = False
+        self._written = self.state.row()
+        self._changes = self.connection.total_changes()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the group has changed anything."""
+        return (
+            self.must_commit
+            or bool(self._dirty)
+            or self.state.row() != self._written
+            or self.connection.total_changes() != self._changes
+        )
+
+    def flush(self) -> None:
+        """Write what is written once in a group."""
+        for number in self._dirty:
+            self._write_epoch(self._epochs[number])
+        self._dirty.clear()
+        self._new_names.clear()
+        if len(self._epochs) > _EPOCHS:
+            self._epochs.clear()
+        self.state.commits += 1
+        self.sums.write(self.connection)
+        row = self.state.row()
+        marks = ", ".join("?" * len(row))
+        self.connection.execute(f"insert or replace into state values (1, {marks})", row)  # noqa: S608 - question marks
+
+    def tell(self, bodies: Iterable[FactBody] = ()) -> Position:
+        """End an atomic step that changed something."""
+        self.state.position += 1
+        if self.is_heard:
+            self.news.extend(bodies)
+        return Position(self.state.position)
+
+    @property
+    def position(self) -> Position:
+        """Where the last step stands."""
+        return Position(self.state.position)
+
+    # Sessions, epochs and leases.
+
+    def current(self, session: Session) -> Session:
+        """Return the session as the store knows it.
+
+        Raises:
+            SessionLost: it has ended.
+        """
+        if self.state.token is None or self.state.token != session.token:
+            raise SessionLost(f"session {session.token} has ended: it left, or another one joined after it")
+        return Session(self.state.token, self.state.fence)
+
+    def epoch(self, number: int) -> EpochRow | None:
+        """Return an epoch to look at."""
+        row = self._epochs.get(number)
+        if row is None:
+            names = ", ".join((*_EPOCH, "mark"))
+            found = self.connection.execute(f"select {names} from epochs where number = ?", (number,)).fetchall()  # noqa: S608
+            if not found:
+                return None
+            row = EpochRow(*found[0])
+            if row.mark != mark_of("epochs", *row.values()):
+                raise StoreCorrupt(f"{self.database.path}: epoch {number} does not match its hash: restore a backup")
+            self._epochs[number] = row
+        return row
+
+    def known(self, key: EpochKey) -> EpochRow:
+        """Return an epoch to look at.
+
+        Raises:
+            UnknownEpoch: there is none.
+        """
+        row = self.epoch(key.number)
+        if row is None:
+            raise UnknownEpoch(key.name)
+        return row
+
+    def changing(self, row: EpochRow) -> EpochRow:
+        """Return an epoch to change; it is written with the group."""
+        if row.number not in self._before:
+            self._before[row.number] = copy(row)
+        self._epochs[row.number] = row
+        self._dirty.add(row.number)
+        return row
+
+    def epoch_by_name(self, name: str) -> EpochRow | None:
+        """Return the kept epoch of a name."""
+        number = self._new_names.get(name)
+        if number is not None:
+            return self.epoch(number)
+        found = self.connection.execute("select number from epochs where name = ?", (name,)).fetchall()
+        return self.epoch(found[0][0]) if found else None
+
+    def add_epoch(self, row: EpochRow) -> None:
+        """Add a new epoch."""
+        self._before[row.number] = None
+        self._new_names[row.name] = row.number
+        self.changing(row)
+
+    def drop_epoch(self, row: EpochRow) -> None:
+        """Remove an epoch; its messages are removed later, step by step."""
+        self.connection.execute("delete from epochs where number = ?", (row.number,))
+        self.connection.execute("insert into pruned values (?)", (row.number,))
+        self.sums.swap("epochs", row.mark, None)
+        self._epochs.pop(row.number, None)
+        self._new_names.pop(row.name, None)
+        self._dirty.discard(row.number)
+
+    def _write_epoch(self, row: EpochRow) -> None:
+        old = row.mark
+        values = row.values()
+        row.mark = mark_of("epochs", *values)
+        marks = ", ".join("?" * (len(values) + 1))
+        self.connection.execute(f"insert or replace into epochs values ({marks})", (*values, row.mark))  # noqa: S608
+        self.sums.swap("epochs", old, row.mark)
+
+    def lease(self, held: dict[Seq, Held]) -> None:
+        """Remember leases of one claim, in memory and in the file."""
+        number = next(iter(held.values())).claim
+        seqs = array("q", held).tobytes()
+        self._leases_changed = True
+        self.leases.update(held)
+        self._claims[number] = len(held)
+        self.put_row("claims", (number,), (number, seqs))
+
+    def release(self, seq: Seq, *, is_ended: bool) -> Held | None:
+        """End a lease. If its message goes on, `tidy` has to take it out of its claim."""
+        held = self.leases.pop(seq, None)
+        if held is None:
+            return None
+        self._leases_changed = True
+        left = self._claims[held.claim] - 1
+        if left:
+            self._claims[held.claim] = left
+            if not is_ended:
+                self._stale.add(held.claim)
+        else:
+            del self._claims[held.claim]
+            self._stale.discard(held.claim)
+            self.drop_row("claims", (held.claim,))
+        return held
+
+    def tidy(self, *, is_revived: bool) -> None:
+        """Rewrite the claims whose rows name a message that has not ended and is not leased: one that was revived too."""
+        if is_revived:
+            self._stale.update(self._claims)
+        for number in self._stale:
+            seqs = array("q", [seq for seq, held in self.leases.items() if held.claim == number])
+            self.put_row("claims", (number,), (number, seqs.tobytes()))
+        self._stale.clear()
+
+    def note_progress(self, seq: Seq) -> None:
+        """Remember that a leased message has a row in `progress`."""
+        self._leases_changed = True
+        self.leases[seq] = self.leases[seq]._replace(has_progress=True)
+
+    def release_all(self) -> None:
+        """End all leases, and what was staged under them."""
+        self._leases_changed = True
+        self.leases = {}
+        self._claims = {}
+        self._stale = set()
+        self.staged = set()
+        for table in ("claims", "staged"):
+            amount, total = self.sums.of(table)
+            if amount or total:
+                self.connection.execute(f"delete from {table}")  # noqa: S608 - a name of ours
+                self.sums.clear(table)
+
+    # Rows.
+
+    def put_row(self, table: str, key: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        """Write a row of a table whose first columns are its key; its hash is the last column."""
+        old = self.mark_at(table, key)
+        mark = mark_of(table, *values)
+        marks = ", ".join("?" * (len(values) + 1))
+        self.connection.execute(f"insert or replace into {table} values ({marks})", (*values, mark))  # noqa: S608
+        self.sums.swap(table, old, mark)
+
+    def drop_row(self, table: str, key: tuple[Any, ...]) -> bool:
+        """Delete a row; return whether it was there."""
+        old = self.mark_at(table, key)
+        if old is None:
+            return False
+        self.connection.execute(f"delete from {table} where {_KEYS[table]}", key)  # noqa: S608 - names of ours
+        self.sums.swap(table, old, None)
+        return True
+
+    def mark_at(self, table: str, key: tuple[Any, ...]) -> int | None:
+        """Return the hash of a row, None if it is not there."""
+        found = self.connection.execute(f"select mark from {table} where {_KEYS[table]}", key).fetchall()  # noqa: S608
+        return found[0][0] if found else None
+
+    def insert(self, table: str, rows: Sequence[tuple[Any, ...]], mark_at: int = -1) -> None:
+        """Insert rows, many with each statement.
+
+        Args:
+            table: the table.
+            rows: all columns.
+            mark_at: which of them is the hash.
+        """
+        for statement, bindings in _inserts(table, rows):
+            self.connection.execute(statement, bindings)
+        self.sums.add(table, [row[mark_at] for row in rows])
+
+
+_KEYS = {
+    "claims": "number = ?",
+    "progress": "seq = ?",
+    "ends": "seq = ?",
+    "resources": "scope = ? and name = ?",
+    "records": "space = ? and key = ?",
+}
+
+
+def _inserts(table: str, rows: Sequence[tuple[Any, ...]]) -> Iterable[tuple[str, Sequence[Any]]]:
+    start = 0
+    while start < len(rows):
+        left = len(rows) - start
+        # Few different sizes, so that each statement is compiled once.
+        size = _ROWS if left >= _ROWS else 8 if left >= 8 else 1
+        chunk = rows[start : start + size]
+        one = f"({', '.join('?' * len(chunk[0]))})"
+        yield f"insert into {table} values {', '.join([one] * size)}", [each for row in chunk for each in row]  # noqa: S608
+        start += size

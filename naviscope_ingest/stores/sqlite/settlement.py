@@ -1,0 +1,395 @@
+"""Settling: ends, waits, recorded outcomes, derived messages, resources, records and epochs, in one atomic step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from attrs import define, field
+
+from naviscope_ingest.stores.sqlite.ledger import EpochRow, Ledger
+from naviscope_ingest.stores.sqlite.marks import mark_of
+from naviscope_ingest.stores.sqlite.rows import Content, decode_depends_on, decode_options, encode_depends_on
+from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, provide
+from naviscope_spi import (
+    Accepted,
+    Committed,
+    DependsOn,
+    Derived,
+    Ended,
+    EpochChange,
+    EpochKey,
+    EpochMarked,
+    FactBody,
+    Lease,
+    Message,
+    Record,
+    Seq,
+    Session,
+    Settled,
+    Settlement,
+    Waits,
+)
+
+__all__ = ["COMMITTED", "ENDS", "Contents", "settle"]
+
+COMMITTED = 0
+ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
+"""The ends by the number that stands in the column `end`."""
+
+_CODES = {end: code for code, end in enumerate(ENDS)}
+_LETTERS = (_CODES["dead"], _CODES["expired"])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Contents(NamedTuple):
+    """What the caller's thread has encoded of a settlement: derived messages by parent, edited payloads by place."""
+
+    derived: Sequence[Sequence[Content]] = ()
+    edited: Mapping[Seq, tuple[int, bytes]] = {}
+
+
+@define
+class _Step:
+    """What a settlement did so far. A reader finds new messages first, so that no epoch looks empty too early."""
+
+    has_changed: bool = False
+    has_revived: bool = False
+    refused: list[Seq] = field(factory=list)
+    accepted: list[tuple[Seq, EpochKey, Any]] = field(factory=list)
+    births: list[FactBody] = field(factory=list)
+    fates: list[FactBody] = field(factory=list)
+    others: list[FactBody] = field(factory=list)
+
+
+class _Progress(NamedTuple):
+    """A row of `progress`, without place and hash."""
+
+    run: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    not_before: float | None = None
+    added: bytes | None = None
+    prepared: bytes | None = None
+    edited_codec: int | None = None
+    edited: bytes | None = None
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """What makes a difference to others."""
+        return self.run, self.attempt, self.not_before, self.added, self.prepared
+
+
+def settle(ledger: Ledger, session: Session, settlement: Settlement[Any], contents: Contents, retain: float) -> Settled:
+    """Apply a settlement."""
+    leads = ledger.current(session).fence is not None
+    _check_parents(settlement)
+    step = _Step()
+    done = _commit(ledger, step, settlement.committed, settlement.values)
+    for ended in settlement.ended:
+        _end(ledger, step, ended, leads=leads)
+    for waits in settlement.waits:
+        _wait(ledger, step, waits, contents.edited.get(waits.seq), leads=leads)
+    for seq, outcome in settlement.prepared.items():
+        _prepare(ledger, step, seq, outcome)
+    for derived, encoded in zip(settlement.derived, contents.derived, strict=True):
+        if derived.parent in done:
+            _derive(ledger, step, derived, encoded, done[derived.parent])
+    if step.has_changed or not _names_messages(settlement):
+        _add_riders(ledger, step, settlement)
+    if leads:
+        for change in settlement.epochs:
+            _change_epoch(ledger, step, change, retain)
+    if settlement.waits:
+        ledger.tidy(is_revived=step.has_revived)
+    if ledger.staged:
+        _drop_orphans(ledger)
+    if step.has_changed:
+        ledger.tell([*step.births, *step.fates, *step.others])
+    return Settled(ledger.position, step.accepted, step.refused)
+
+
+def _check_parents(settlement: Settlement[Any]) -> None:
+    if not (settlement.derived or settlement.values):
+        return
+    committed = {lease.seq for lease in settlement.committed}
+    named = {each.parent for each in settlement.derived} | settlement.values.keys()
+    if not named <= committed:
+        raise ValueError(
+            f"derived or values name messages {sorted(named - committed)[:5]}, which are not among committed: "
+            "only a message that commits with this settlement can bring something"
+        )
+
+
+def _names_messages(settlement: Settlement[Any]) -> bool:
+    return bool(settlement.committed or settlement.ended or settlement.waits or settlement.prepared)
+
+
+def _commit(
+    ledger: Ledger, step: _Step, committed: Sequence[Lease[Any]], values: Mapping[Seq, bytes]
+) -> dict[Seq, int]:
+    """Commit what is leased; return the epoch of each."""
+    leases = ledger.leases
+    token = ledger.state.token
+    done: dict[Seq, int] = {}
+    for lease in committed:
+        seq = lease.seq
+        held = leases.get(seq)
+        if held is None or lease.token != token or held.run != lease.run or held.attempt != lease.attempt:
+            step.refused.append(seq)
+            continue
+        ledger.release(seq, is_ended=True)
+        if held.has_progress:
+            ledger.drop_row("progress", (seq,))
+        done[seq] = held.epoch
+    if done:
+        _write_commits(ledger, done, values)
+        step.has_changed = True
+        if ledger.is_heard:
+            step.fates.append(Committed(list(done), {seq: values[seq] for seq in done if seq in values}))
+    return done
+
+
+def _write_commits(ledger: Ledger, done: Mapping[Seq, int], values: Mapping[Seq, bytes]) -> None:
+    rows = []
+    for seq, epoch in done.items():
+        value = values.get(seq) if values else None
+        row = (seq, epoch, COMMITTED, value, None, None)
+        rows.append((*row, mark_of("ends", *row)))
+    ledger.insert("ends", rows)
+    for number, count in Counter(done.values()).items():
+        _epoch(ledger, number).unfinished -= count
+
+
+def _epoch(ledger: Ledger, number: int) -> EpochRow:
+    row = ledger.epoch(number)
+    assert row is not None, "an epoch with unfinished messages is kept"
+    return ledger.changing(row)
+
+
+class _Seen(NamedTuple):
+    """A message as it stands."""
+
+    epoch: int
+    end: int | None
+    progress: _Progress | None
+
+
+def _look(ledger: Ledger, seq: Seq) -> _Seen | None:
+    found = ledger.connection.execute(
+        "select m.epoch, e.end, p.seq, p.run, p.attempt, p.crashes, p.not_before, p.added, p.prepared, p.edited_codec,"
+        " p.edited from messages m left join ends e on e.seq = m.seq left join progress p on p.seq = m.seq"
+        " where m.seq = ?",
+        (seq,),
+    ).fetchall()
+    if not found:
+        return None
+    epoch, end, has, *progress = found[0]
+    return _Seen(epoch, end, None if has is None else _Progress(*progress))
+
+
+def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
+    seq = ended.seq
+    held = ledger.leases.get(seq)
+    if held is not None:
+        number = held.epoch
+    else:
+        seen = _look(ledger, seq) if leads else None
+        if seen is None or seen.end is not None:
+            step.refused.append(seq)
+            return
+        number = seen.epoch
+    ledger.release(seq, is_ended=True)
+    causes = _encode([list(ended.causes), list(ended.epoch_causes)]) if ended.causes or ended.epoch_causes else None
+    row = (seq, number, _CODES[ended.end], None, causes, ended.letter)
+    ledger.insert("ends", [(*row, mark_of("ends", *row))])
+    epoch = _epoch(ledger, number)
+    epoch.unfinished -= 1
+    epoch.letters += row[2] in _LETTERS
+    step.has_changed = True
+    step.fates.append(ended)
+
+
+def _wait(ledger: Ledger, step: _Step, waits: Waits, edited: tuple[int, bytes] | None, *, leads: bool) -> None:
+    seq = waits.seq
+    seen = _look(ledger, seq)
+    run = 0 if seen is None or seen.progress is None else seen.progress.run
+    if seen is None:
+        step.refused.append(seq)
+        return
+    if seen.end not in (None, COMMITTED) and waits.run > run and leads:
+        _revive(ledger, seq, seen)
+        step.has_revived = True
+    elif waits.run != run or seen.end is not None or not (leads or seq in ledger.leases):
+        step.refused.append(seq)
+        return
+    now = seen.progress or _Progress()
+    then = _after(now, waits, edited)
+    changed = seq in ledger.leases or seen.end is not None or now.shown != then.shown
+    ledger.release(seq, is_ended=False)
+    if then != (seen.progress or _Progress()):
+        ledger.put_row("progress", (seq,), (seq, *then))
+    if changed:
+        step.has_changed = True
+        step.fates.append(waits)
+
+
+def _after(now: _Progress, waits: Waits, edited: tuple[int, bytes] | None) -> _Progress:
+    grows = waits.run > now.run
+    added = now.added
+    if waits.depends_on is not None:
+        before: DependsOn = () if now.added is None else decode_depends_on(now.added)
+        added = encode_depends_on(tuple(dict.fromkeys((*before, *waits.depends_on))))
+    # A recorded outcome belongs to the attempt that made it: handed back it stays, run again it goes.
+    is_same_attempt = (waits.run, waits.attempt) == (now.run, now.attempt) and waits.depends_on is None
+    codec, payload = edited if grows and edited is not None else (now.edited_codec, now.edited)
+    return _Progress(
+        waits.run,
+        waits.attempt,
+        0 if grows else now.crashes,
+        None if waits.not_before is None else float(waits.not_before),
+        added,
+        now.prepared if is_same_attempt else None,
+        codec,
+        payload,
+    )
+
+
+def _revive(ledger: Ledger, seq: Seq, seen: _Seen) -> None:
+    ledger.drop_row("ends", (seq,))
+    epoch = _epoch(ledger, seen.epoch)
+    epoch.unfinished += 1
+    epoch.letters -= seen.end in _LETTERS
+
+
+def _prepare(ledger: Ledger, step: _Step, seq: Seq, outcome: bytes) -> None:
+    held = ledger.leases.get(seq)
+    if held is None:
+        step.refused.append(seq)
+        return
+    seen = _look(ledger, seq) if held.has_progress else None
+    now = (seen and seen.progress) or _Progress()
+    if now.prepared != outcome:
+        ledger.put_row("progress", (seq,), (seq, *now._replace(prepared=outcome)))
+        ledger.note_progress(seq)
+        step.has_changed = True
+
+
+def _derive(ledger: Ledger, step: _Step, derived: Derived[Any], contents: Sequence[Content], number: int) -> None:
+    epoch = ledger.epoch(number)
+    assert epoch is not None, "an epoch with unfinished messages is kept"
+    if not epoch.cancel:
+        _bear(ledger, step, epoch, derived, contents)
+    for resource in derived.ready:
+        step.others.extend(provide(ledger, number, resource))
+
+
+def _bear(ledger: Ledger, step: _Step, epoch: EpochRow, derived: Derived[Any], contents: Sequence[Content]) -> None:
+    born = _bring_alive(ledger, epoch, derived.parent) if derived.staged and derived.parent in ledger.staged else []
+    messages, fresh = _unknown(ledger, epoch, derived.messages, contents)
+    first = ledger.state.last_seq + 1
+    insert_messages(ledger, epoch, messages, fresh, tell=False)
+    born += [(Seq(first + index), message) for index, message in enumerate(messages)]
+    if born:
+        seqs = [seq for seq, _ in born]
+        step.births.append(Accepted(epoch.key, seqs, [message for _, message in born], ledger.wall()))
+        step.accepted.extend((seq, epoch.key, message) for seq, message in born)
+
+
+def _unknown(
+    ledger: Ledger, epoch: EpochRow, messages: Sequence[Message[Any]], contents: Sequence[Content]
+) -> tuple[list[Message[Any]], list[Content]]:
+    seen: set[str] = set()
+    chosen: list[Message[Any]] = []
+    fresh: list[Content] = []
+    for message, content in zip(messages, contents, strict=True):
+        if message.id not in seen and known_content(ledger, epoch.number, message.id) is None:
+            seen.add(message.id)
+            chosen.append(message)
+            fresh.append(content)
+    return chosen, fresh
+
+
+def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[tuple[Seq, Message[Any]]]:
+    """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
+    at = ledger.wall()
+    rows = ledger.connection.execute(
+        "select s.seq, s.id, s.head, s.rest, s.codec, s.payload from staged s where s.parent = ? and not exists"
+        " (select 1 from messages m where m.epoch = s.epoch and m.id = s.id) order by s.seq",
+        (parent,),
+    ).fetchall()
+    alive = []
+    for seq, name, head, rest, codec, payload in rows:
+        mark = mark_of("messages", seq, epoch.number, name, at, head, rest, codec, payload)
+        alive.append((seq, epoch.number, name, at, head, rest, codec, mark, payload))
+    ledger.insert("messages", alive, mark_at=7)
+    epoch = ledger.changing(epoch)
+    epoch.unfinished += len(alive)
+    if alive and epoch.first_seq is None:
+        epoch.first_seq = alive[0][0]
+    return [(Seq(seq), ledger.scribe.outline(name, head, rest)) for seq, name, head, rest, _, _ in rows]
+
+
+def _drop_orphans(ledger: Ledger) -> None:
+    """Delete what was staged under a lease that has ended."""
+    for parent in [parent for parent in ledger.staged if parent not in ledger.leases]:
+        rows = ledger.connection.execute("select mark from staged where parent = ?", (parent,))
+        ledger.sums.add("staged", [mark for (mark,) in rows], -1)
+        ledger.connection.execute("delete from staged where parent = ?", (parent,))
+        ledger.staged.discard(parent)
+
+
+def _add_riders(ledger: Ledger, step: _Step, settlement: Settlement[Any]) -> None:
+    for scope, resource in settlement.ready:
+        step.others.extend(provide(ledger, scope, resource))
+    _record(ledger, settlement.records)
+    step.has_changed = step.has_changed or bool(step.others or settlement.records)
+
+
+def _record(ledger: Ledger, records: Iterable[Record]) -> None:
+    for record in records:
+        key = (record.space, record.key)
+        if record.value is None:
+            ledger.drop_row("records", key)
+        else:
+            ledger.put_row("records", key, (*key, record.value))
+
+
+def _change_epoch(ledger: Ledger, step: _Step, change: EpochChange, retain: float) -> None:
+    known = ledger.epoch(change.epoch.number)
+    if known is None or not _may_become(known, change.state):
+        return
+    epoch = ledger.changing(known)
+    is_repair = change.state == "repairing"
+    epoch.state = change.state
+    epoch.report = change.report or epoch.report
+    epoch.succeeded = None if is_repair or change.succeeded is None else int(change.succeeded)
+    # A repair lifts the cancellation: what was replayed is meant to run, and to derive.
+    epoch.cancel = int(epoch.cancel and not is_repair)
+    step.has_changed = True
+    if not is_repair:
+        _complete(ledger, epoch, retain)
+    step.others.append(EpochMarked(epoch.record))
+
+
+def _may_become(epoch: EpochRow, state: str) -> bool:
+    """Whether a change is a step forward. One that comes again is none, nor is one that would bury a message."""
+    if state == "completed":
+        return epoch.state in ("sealed", "repairing") and not epoch.unfinished
+    return epoch.state == "completed" and not epoch.freed
+
+
+def _complete(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
+    epoch.completed_at = ledger.wall()
+    epoch.prune_at = None
+    if epoch.letters:
+        return
+    epoch.freed = 1
+    own = decode_options(epoch.options).retain
+    # `prune` is asked by the store's own retention: an epoch with another one stands as if it completed then.
+    epoch.prune_at = epoch.completed_at + (0.0 if own is None else float(own) - retain)
+    rows = ledger.connection.execute("select name from resources where scope = ?", (epoch.number,)).fetchall()
+    for (name,) in rows:
+        ledger.drop_row("resources", (epoch.number, name))

@@ -1,0 +1,414 @@
+"""The atomic steps of a SQLite store, but for settlements. Each is a function of the ledger, run by the writer.
+
+The rules are those of the store in memory. A step looks before it touches, so that what it refuses needs no undoing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import apsw
+
+from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
+from naviscope_ingest.stores.sqlite.ledger import EpochRow, Held, Ledger
+from naviscope_ingest.stores.sqlite.marks import mark_of
+from naviscope_ingest.stores.sqlite.rows import Content, encode_options
+from naviscope_spi import (
+    Accepted,
+    EpochExists,
+    EpochForgotten,
+    EpochKey,
+    EpochMarked,
+    EpochOpened,
+    EpochOptions,
+    EpochRecord,
+    EpochSealed,
+    Lease,
+    Leased,
+    Message,
+    Position,
+    Provided,
+    PutReceipt,
+    Resource,
+    ResourceForgotten,
+    Seq,
+    Session,
+    SessionEnded,
+    SessionLost,
+)
+
+__all__ = [
+    "enter",
+    "forget_ready",
+    "insert_messages",
+    "known_content",
+    "leave",
+    "mark_epoch",
+    "notify_ready",
+    "open_epoch",
+    "pop_ready",
+    "provide",
+    "prune",
+    "put",
+    "put_staged",
+    "read_records",
+]
+
+GLOBAL = 0
+"""The scope of global resources: no epoch has this number."""
+
+
+def enter(ledger: Ledger, who: str, *, lead: bool) -> Session:
+    """Begin a session. The one before, if it did not leave, is thought dead."""
+    state = ledger.state
+    ledger.is_careful = state.token is not None
+    if state.token is not None:
+        _end_session(ledger, state.token, clean=False)
+    state.last_token += 1
+    state.last_fence += lead
+    state.token, state.fence = state.last_token, state.last_fence if lead else None
+    state.who, state.since = who, ledger.wall()
+    return Session(state.token, state.fence)
+
+
+def leave(ledger: Ledger, session: Session) -> None:
+    """End a session cleanly, unless it has ended already."""
+    if ledger.state.token == session.token:
+        _end_session(ledger, session.token, clean=True)
+
+
+def _end_session(ledger: Ledger, token: int, *, clean: bool) -> None:
+    # In company nobody can tell who brought the process down, and an outcome that is recorded no longer runs.
+    if not clean and len(ledger.leases) == 1:
+        _count_crash(ledger, next(iter(ledger.leases)))
+    ledger.release_all()
+    state = ledger.state
+    state.token = state.fence = state.who = state.since = None
+    ledger.tell([SessionEnded(token, clean)])
+
+
+def _count_crash(ledger: Ledger, seq: Seq) -> None:
+    found = ledger.connection.execute("select * from progress where seq = ?", (seq,)).fetchall()
+    run, attempt, crashes, *rest, prepared, edited_codec, edited = found[0][1:-1] if found else _NO_PROGRESS
+    if prepared is None:
+        row = (seq, run, attempt, crashes + 1, *rest, prepared, edited_codec, edited)
+        ledger.put_row("progress", (seq,), row)
+
+
+_NO_PROGRESS: tuple[Any, ...] = (0, 0, 0, None, None, None, None, None)
+
+
+def open_epoch(ledger: Ledger, name: str | None, options: EpochOptions) -> EpochRecord:
+    """Open an epoch, or rejoin the kept one of that name."""
+    known = None if name is None else ledger.epoch_by_name(name)
+    if known is not None:
+        if options.if_exists == "refuse":
+            raise EpochExists(known.name)
+        return known.record
+    encoded = encode_options(options)
+    ledger.state.last_epoch += 1
+    number = ledger.state.last_epoch
+    row = EpochRow(number, name or _unused_name(ledger, number), "open", encoded)
+    ledger.add_epoch(row)
+    ledger.tell([EpochOpened(row.record)])
+    return row.record
+
+
+def _unused_name(ledger: Ledger, number: int) -> str:
+    name = f"epoch-{number}"
+    while ledger.epoch_by_name(name) is not None:
+        name += "+"
+    return name
+
+
+def mark_epoch(ledger: Ledger, key: EpochKey, mark: Literal["seal", "cancel"]) -> EpochRecord:
+    """Seal an epoch, or ask for its cancellation. A completed one stays as it is."""
+    row = ledger.known(key)
+    cancel = int(row.cancel or mark == "cancel")
+    state = "sealed" if row.state == "open" else row.state
+    if row.state != "completed" and (state, cancel) != (row.state, row.cancel):
+        row = ledger.changing(row)
+        row.state, row.cancel = state, cancel
+        ledger.tell([EpochMarked(row.record)])
+    return row.record
+
+
+def put(ledger: Ledger, key: EpochKey, messages: Sequence[Message[Any]], contents: Sequence[Content]) -> PutReceipt:
+    """Accept messages."""
+    epoch = ledger.known(key)
+    if epoch.state == "open":
+        ids = {content[0] for content in contents}
+        if len(ids) == len(contents) and insert_messages(ledger, epoch, messages, contents):
+            last = ledger.state.last_seq
+            seqs = [Seq(seq) for seq in range(last - len(contents) + 1, last + 1)]
+            return PutReceipt(seqs, range(len(contents)))
+    fresh, conflicts = _sorted_out(ledger, epoch, contents, {})
+    if fresh and epoch.state != "open":
+        raise EpochSealed(epoch.name, contents[fresh[0]][0])
+    first = ledger.state.last_seq + 1
+    if not insert_messages(ledger, epoch, [messages[index] for index in fresh], [contents[index] for index in fresh]):
+        raise StoreCorrupt(
+            f"{ledger.database.path}: the index of ids does not agree with the messages: restore a backup"
+        )
+    seqs = [Seq(first + index) for index in range(len(fresh))]
+    return PutReceipt(seqs, fresh, len(contents) - len(fresh), conflicts)
+
+
+def insert_messages(
+    ledger: Ledger, epoch: EpochRow, messages: Sequence[Message[Any]], contents: Sequence[Content], *, tell: bool = True
+) -> bool:
+    """Add messages to an epoch; return False, with nothing added, if one of the ids is known."""
+    if not contents:
+        return True
+    at = ledger.wall()
+    first = ledger.state.last_seq + 1
+    number = epoch.number
+    rows = [
+        (
+            seq,
+            number,
+            name,
+            at,
+            head,
+            rest,
+            codec,
+            mark_of("messages", seq, number, name, at, head, rest, codec, payload),
+            payload,
+        )
+        for seq, (name, head, rest, codec, payload) in enumerate(contents, first)
+    ]
+    try:
+        ledger.insert("messages", rows, mark_at=7)
+    except apsw.ConstraintError:
+        # A statement that fails has done nothing, but those before it have.
+        ledger.connection.execute("delete from messages where seq >= ?", (first,))
+        return False
+    ledger.state.last_seq += len(rows)
+    epoch = ledger.changing(epoch)
+    epoch.unfinished += len(rows)
+    if epoch.first_seq is None:
+        epoch.first_seq = first
+    if tell:
+        told = [Accepted(epoch.key, range(first, first + len(rows)), messages, at)] if ledger.is_heard else []
+        ledger.tell(told)
+    return True
+
+
+def known_content(ledger: Ledger, epoch: int, name: str) -> tuple[bytes, int, bytes] | None:
+    """Return head, codec and payload of a message, None if the id is not known."""
+    statement = "select head, codec, payload from messages where epoch = ? and id = ?"
+    found = ledger.connection.execute(statement, (epoch, name)).fetchall()
+    return found[0] if found else None
+
+
+def _sorted_out(
+    ledger: Ledger, epoch: EpochRow, contents: Sequence[Content], stage: dict[str, tuple[bytes, int, bytes]]
+) -> tuple[list[int], list[str]]:
+    """Return the indexes of the messages that are new, and the ids that are known with another content."""
+    fresh: dict[str, int] = {}
+    conflicts: list[str] = []
+    for index, (name, head, _, codec, payload) in enumerate(contents):
+        known = known_content(ledger, epoch.number, name) or stage.get(name)
+        if known is None and name in fresh:
+            _, first_head, _, first_codec, first_payload = contents[fresh[name]]
+            known = (first_head, first_codec, first_payload)
+        if known is None:
+            fresh[name] = index
+        elif known[0] != head or not ledger.scribe.same_payload(name, head, (known[1], known[2]), (codec, payload)):
+            conflicts.append(name)
+    return list(fresh.values()), conflicts
+
+
+def put_staged(ledger: Ledger, key: EpochKey, contents: Sequence[Content], parent: Lease[Any]) -> PutReceipt:
+    """Keep messages out of sight until their parent commits."""
+    epoch = ledger.known(key)
+    if epoch.key != parent.epoch:
+        raise ValueError(f"message {parent.message.id!r} cannot stage into {key}: it belongs to {parent.epoch}")
+    held = ledger.leases.get(parent.seq)
+    mine = (parent.token, parent.run, parent.attempt)
+    if held is None or mine != (ledger.state.token, held.run, held.attempt):
+        raise SessionLost(f"the lease of message {parent.message.id!r} is not live: nothing was staged")
+    fresh, conflicts = _sorted_out(ledger, epoch, contents, _Stage(ledger, parent.seq))
+    at = ledger.wall()
+    first = ledger.state.last_seq + 1
+    rows = []
+    for seq, index in enumerate(fresh, first):
+        name, head, rest, codec, payload = contents[index]
+        values = (seq, parent.seq, epoch.number, name, at, head, rest, codec)
+        rows.append((*values, mark_of("staged", *values, payload), payload))
+    ledger.insert("staged", rows, mark_at=8)
+    ledger.state.last_seq += len(rows)
+    if rows:
+        ledger.staged.add(parent.seq)
+    seqs = [Seq(row[0]) for row in rows]
+    return PutReceipt(seqs, fresh, len(contents) - len(fresh), conflicts)
+
+
+class _Stage(dict[str, tuple[bytes, int, bytes]]):
+    """What one parent has staged, looked up in the file."""
+
+    def __init__(self, ledger: Ledger, parent: Seq) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._parent = parent
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as in dict
+        statement = "select head, codec, payload from staged where parent = ? and id = ?"
+        found = self._ledger.connection.execute(statement, (self._parent, name)).fetchall()
+        return found[0] if found else default
+
+
+_CLAIM = (
+    "select m.seq, m.epoch, m.id, m.at, m.head, m.rest, m.codec, m.payload, m.mark,"
+    " p.run, p.attempt, p.crashes, p.prepared, p.edited_codec, p.edited"
+    " from carray(?) c join messages m on m.seq = c.value"
+    " left join ends e on e.seq = m.seq left join progress p on p.seq = m.seq where e.seq is null"
+)
+
+
+def pop_ready(ledger: Ledger, session: Session, seqs: Sequence[Seq]) -> list[Lease[Any]]:
+    """Claim messages."""
+    token = ledger.current(session).token
+    leases = ledger.leases
+    wanted = [seq for seq in dict.fromkeys(seqs) if seq not in leases]
+    if not wanted:
+        return []
+    number = ledger.state.last_claim + 1
+    held: dict[Seq, Held] = {}
+    claimed: list[Lease[Any]] = []
+    read = ledger.scribe.read
+    keys: dict[int, EpochKey] = {}
+    rows = ledger.connection.execute(_CLAIM, (apsw.carray(array("q", wanted)),))
+    for (
+        seq,
+        epoch,
+        name,
+        at,
+        head,
+        rest,
+        codec,
+        payload,
+        mark,
+        run,
+        attempt,
+        crashes,
+        prepared,
+        edited_codec,
+        edited,
+    ) in rows:
+        if mark != mark_of("messages", seq, epoch, name, at, head, rest, codec, payload):
+            raise StoreCorrupt(f"{ledger.database.path}: message {name!r} at place {seq} does not match its hash")
+        key = keys.get(epoch) or keys.setdefault(epoch, _key(ledger, epoch))
+        if run is None:
+            claimed.append(Lease(seq, key, read(name, head, rest, codec, payload), token))
+            held[seq] = Held(number, epoch, 0, 0, False)
+            continue
+        if edited is not None:
+            codec, payload = edited_codec, edited  # noqa: PLW2901 - the edited payload takes the place of the first
+        message = read(name, head, rest, codec, payload)
+        claimed.append(Lease(seq, key, message, token, run, attempt, crashes, prepared))
+        held[seq] = Held(number, epoch, run, attempt, True)
+    if held:
+        ledger.state.last_claim = number
+        ledger.lease(held)
+        ledger.tell([Leased([lease.seq for lease in claimed], token)])
+    return claimed
+
+
+def _key(ledger: Ledger, number: int) -> EpochKey:
+    row = ledger.epoch(number)
+    if row is None:
+        raise StoreCorrupt(f"{ledger.database.path}: there are messages of epoch {number}, which is missing")
+    return row.key
+
+
+def notify_ready(ledger: Ledger, resources: Sequence[Resource]) -> Position:
+    """Provide resources globally."""
+    provided = [fact for resource in resources for fact in provide(ledger, None, resource)]
+    return ledger.tell(provided) if provided else ledger.position
+
+
+def provide(ledger: Ledger, number: int | None, resource: Resource) -> Iterator[Provided]:
+    """Provide a resource, globally or in the scope of an epoch; yield what it now is, if that is news."""
+    if number is not None:
+        epoch = ledger.epoch(number)
+        if epoch is None or epoch.freed:
+            return
+    scope = GLOBAL if number is None else number
+    statement = "select version, value from resources where scope = ? and name = ?"
+    found = ledger.connection.execute(statement, (scope, resource.name)).fetchall()
+    old = Resource(resource.name, found[0][0], value=found[0][1]) if found else None
+    now = _merged(old, resource)
+    if now is not None:
+        ledger.put_row("resources", (scope, now.name), (scope, now.name, now.version, now.value))
+        yield Provided(now, number)
+
+
+def _merged(old: Resource | None, new: Resource) -> Resource | None:
+    """Return what a resource becomes, or None if it stays as it is."""
+    if old is None:
+        return Resource(new.name, new.version + new.add, value=new.value)
+    version = max(old.version, new.version) + new.add
+    if version == old.version:
+        return None
+    return Resource(new.name, version, value=old.value if new.value is None else new.value)
+
+
+def forget_ready(ledger: Ledger, names: Sequence[str]) -> Position:
+    """Take global resources back."""
+    known = [name for name in dict.fromkeys(names) if ledger.drop_row("resources", (GLOBAL, name))]
+    return ledger.tell([ResourceForgotten(name) for name in known]) if known else ledger.position
+
+
+def read_records(ledger: Ledger, space: str, keys: Sequence[str]) -> dict[str, bytes]:
+    """Return the values of those keys that exist."""
+    statement = "select value from records where space = ? and key = ?"
+    found = ((key, ledger.connection.execute(statement, (space, key)).fetchall()) for key in keys)
+    return {key: rows[0][0] for key, rows in found if rows}
+
+
+def prune(ledger: Ledger, before: float, limit: int) -> int:
+    """Remove rows of epochs that completed before a time, at most so many.
+
+    The epoch itself goes first, so that its name is free and nobody sees half of it; then its messages, in steps.
+    """
+    removed = _prune_messages(ledger, limit)
+    rows = ledger.connection.execute(
+        "select number from epochs where prune_at < ? order by prune_at limit ?", (before, max(0, limit - removed))
+    ).fetchall()
+    forgotten = []
+    for (number,) in rows:
+        epoch = ledger.epoch(number)
+        if epoch is not None and epoch.prune_at is not None and epoch.prune_at < before:
+            ledger.drop_epoch(epoch)
+            forgotten.append(EpochForgotten(epoch.key))
+    if forgotten:
+        ledger.tell(forgotten)
+    return removed + len(forgotten)
+
+
+def _prune_messages(ledger: Ledger, limit: int) -> int:
+    removed = 0
+    for (epoch,) in ledger.connection.execute("select epoch from pruned order by epoch").fetchall():
+        statement = "select seq, mark from messages where epoch = ? limit ?"
+        rows = ledger.connection.execute(statement, (epoch, limit - removed)).fetchall()
+        _delete_messages(ledger, rows)
+        removed += len(rows)
+        if removed >= limit:
+            break
+        ledger.connection.execute("delete from pruned where epoch = ?", (epoch,))
+    return removed
+
+
+def _delete_messages(ledger: Ledger, rows: Sequence[tuple[int, int]]) -> None:
+    if not rows:
+        return
+    seqs = apsw.carray(array("q", [seq for seq, _ in rows]))
+    for table in ("ends", "progress"):
+        select = f"select mark from {table} where seq in (select value from carray(?))"  # noqa: S608 - a name of ours
+        ledger.sums.add(table, [mark for (mark,) in ledger.connection.execute(select, (seqs,))], -1)
+        ledger.connection.execute(f"delete from {table} where seq in (select value from carray(?))", (seqs,))  # noqa: S608
+    ledger.connection.execute("delete from messages where seq in (select value from carray(?))", (seqs,))
+    ledger.sums.add("messages", [mark for _, mark in rows], -1)

@@ -1,0 +1,407 @@
+"""The durable store: one SQLite file, one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import apsw
+import trio
+from attrs import frozen
+
+from naviscope_ingest.codecs import MsgspecCodec
+from naviscope_ingest.stores.sqlite import steps
+from naviscope_ingest.stores.sqlite.backup import Copy
+from naviscope_ingest.stores.sqlite.database import Database
+from naviscope_ingest.stores.sqlite.errors import StoreReadOnly, translated
+from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
+from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.lockfile import LockFile
+from naviscope_ingest.stores.sqlite.recovery import recovery
+from naviscope_ingest.stores.sqlite.rows import Scribe
+from naviscope_ingest.stores.sqlite.settlement import Contents, settle
+from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
+from naviscope_ingest.stores.sqlite.verification import verification
+from naviscope_ingest.stores.sqlite.writer import InlineRunner, ThreadRunner
+from naviscope_spi import (
+    Clock,
+    EpochKey,
+    EpochOptions,
+    EpochRecord,
+    Fact,
+    Lease,
+    Message,
+    PartlyRefused,
+    PayloadCodec,
+    Position,
+    PutReceipt,
+    Resource,
+    Seq,
+    Session,
+    Settled,
+    Settlement,
+    StoreFailed,
+    StoreInfo,
+    check_name,
+)
+
+__all__ = ["MAX_PAYLOAD", "RETAIN", "SqliteStatistics", "SqliteStore"]
+
+P = TypeVar("P")
+
+MAX_PAYLOAD = 16 * 1024 * 1024
+"""The largest payload unless another limit is given, in bytes."""
+
+RETAIN = 7 * 24 * 3600.0
+"""How long ids and report of a completed epoch are kept unless it says otherwise, in seconds."""
+
+
+@frozen
+class SqliteStatistics:
+    """What the writer has done.
+
+    Attributes:
+        commits: how many groups were committed.
+        wal_pages: how many pages the log has.
+        leases: how many messages are leased.
+    """
+
+    commits: int
+    wal_pages: int
+    leases: int
+
+
+class SqliteStore(Generic[P]):
+    """Keeps everything in one SQLite file, safe against power cuts. One process at a time, one session at a time.
+
+    Open one with `async with SqliteStore.open("ingest.db") as store`. Async methods can be cancelled until they are
+    queued for the writer; from then on they happen whole, and are waited for.
+
+    `pop_ready` is answered before its claim is safe, unless the session before died: then every claim is safe first, so
+    that a message which brings the process down at once is found out.
+    """
+
+    def __init__(self, ledger: Ledger, runner: Literal["thread", "inline"], retain: float) -> None:
+        self._ledger = ledger
+        self._retain = retain
+        self._feed = Feed()
+        self._authorizer = Authorizer()
+        self._runner = (ThreadRunner if runner == "thread" else InlineRunner)(ledger, self._feed.publish)
+        self._info: StoreInfo | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        codec: PayloadCodec | None = None,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+        runner: Literal["thread", "inline"] = "thread",
+        read_only: bool = False,
+        max_payload: int = MAX_PAYLOAD,
+        retain: float = RETAIN,
+        store_id: str | None = None,
+        who: str = "naviscope-ingest",
+    ) -> AsyncIterator[SqliteStore[Any]]:
+        """Open a file for as long as the block lasts, making it if there is none.
+
+        Args:
+            path: the file. Its log and its lock stand beside it.
+            codec: how payloads are encoded; `MsgspecCodec()` unless another is given.
+            clock: where wall-clock time comes from.
+            vfs: an apsw VFS by name, for tests on a simulated disk; then no lock file is made.
+            runner: "thread" for a writer of its own; "inline" runs everything where it is asked for, for simulation.
+            read_only: read a file, a backup for instance; whatever would change it raises `StoreReadOnly`.
+            max_payload: the largest payload, in bytes.
+            retain: seconds to keep ids and report of an epoch that completed cleanly and does not say otherwise.
+            store_id: the first part of every task key, for a new file; random unless it is given.
+            who: a name for people, in the lock.
+
+        Raises:
+            StoreLocked: another process has the file; the error says who.
+            NotAStore: the file is something else.
+            NewerFormat: a later version of the library wrote it.
+            StoreCorrupt: it is damaged.
+            StoreUnavailable: it cannot be opened or made.
+            StoreFull: the disk is full.
+        """
+        if store_id is not None and (not store_id or ":" in store_id):
+            raise ValueError(f"store_id={store_id!r}: it is not empty and has no colon, which parts task keys")
+        scribe = Scribe(MsgspecCodec() if codec is None else codec, max_payload)
+        wall = time.time if clock is None else clock.wall
+        database = Database(os.fspath(path), vfs, read_only)
+        ledger = Ledger(database, scribe, lambda: float(wall()), store_id or secrets.token_hex(8))
+        store = cls(ledger, runner, retain)
+        lock = None if read_only or vfs is not None else LockFile(Path(path), who)
+        try:
+            await store._start()
+            try:
+                yield store
+            finally:
+                await store._runner.stop(_close)
+        finally:
+            if lock is not None:
+                lock.release()
+
+    async def _start(self) -> None:
+        await self._runner.start(self._open)
+        state = self._ledger.state
+        self._info = StoreInfo(state.store_id, "power", colocation="sqlite")
+
+    def _open(self, ledger: Ledger) -> None:
+        database = ledger.database
+        try:
+            database.prepare = self._protect
+            database.open()
+            ledger.load()
+            if ledger.state.commits == 0 and not database.read_only:
+                # The first commit makes the store's id last.
+                database.connection.execute("begin immediate")
+                ledger.begin_group()
+                ledger.flush()
+                database.connection.execute("commit")
+        except apsw.Error as exc:
+            database.close(is_clean=False)
+            raise translated(exc, database.path, "opening") from exc
+        except BaseException:
+            database.close(is_clean=False)
+            raise
+
+    def _protect(self, connection: apsw.Connection) -> None:
+        connection.authorizer = self._authorizer
+
+    async def _write(self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_quick: bool = False) -> Any:  # noqa: ANN401
+        if self._ledger.database.read_only:
+            raise StoreReadOnly(f"{self._ledger.database.path} was opened with read_only=True")
+
+        def heard(ledger: Ledger) -> Any:  # noqa: ANN401 - what the work returns
+            ledger.is_heard = self._feed.is_heard
+            return work(ledger)
+
+        return await self._runner.ask(heard, is_early=is_early, is_quick=is_quick)
+
+    async def _read(self, work: Callable[[Ledger], Any]) -> Any:  # noqa: ANN401 - what the work returns
+        return await self._runner.ask(work, is_apart=True)
+
+    @property
+    def info(self) -> StoreInfo:
+        """What this store is."""
+        assert self._info is not None
+        return self._info
+
+    @property
+    def retain(self) -> float:
+        """Seconds to keep completed epochs: `prune(time.time() - store.retain, limit)` removes what is older."""
+        return self._retain
+
+    def statistics(self) -> SqliteStatistics:
+        """Say what the writer has done so far."""
+        return SqliteStatistics(self._runner.writer.commits, self._ledger.database.wal_pages, len(self._ledger.leases))
+
+    @asynccontextmanager
+    async def join(self, who: str, *, lead: bool = True) -> AsyncIterator[Session]:
+        """Become the member of this store; whoever was it before is thought dead. Leaving cannot be cancelled."""
+        session: Session = await self._write(partial(steps.enter, who=who, lead=lead))
+        try:
+            yield session
+        except BaseException:
+            # The error of the block says more than that of a store which has stopped.
+            with contextlib.suppress(StoreFailed), trio.CancelScope(shield=True):
+                await self._write(partial(steps.leave, session=session))
+            raise
+        with trio.CancelScope(shield=True):
+            await self._write(partial(steps.leave, session=session))
+
+    async def open_epoch(self, name: str | None, options: EpochOptions) -> EpochRecord:
+        """Open an epoch, or rejoin the kept one of that name. The options of a rejoined one stay as they were.
+
+        Raises:
+            EpochExists: `if_exists="refuse"` and the name is taken.
+            InvalidMessage: the name or an option is malformed.
+        """
+        if name is not None:
+            check_name("epoch name", name)
+        record: EpochRecord = await self._write(partial(steps.open_epoch, name=name, options=options))
+        return record
+
+    async def mark_epoch(self, epoch: EpochKey, mark: Literal["seal", "cancel"]) -> EpochRecord:
+        """Seal an epoch, or ask for its cancellation, which seals it too. A completed epoch stays as it is.
+
+        Raises:
+            UnknownEpoch: there is no such epoch.
+        """
+        record: EpochRecord = await self._write(partial(steps.mark_epoch, key=epoch, mark=mark))
+        return record
+
+    async def put(
+        self, epoch: EpochKey, messages: Sequence[Message[P]], *, staged_by: Lease[P] | None = None
+    ) -> PutReceipt:
+        """Store messages; when it returns they survive a power cut. Payloads are compared as they come back decoded.
+
+        Raises:
+            EpochSealed: the epoch is not open and an id is unknown; nothing of this call was stored.
+            UnknownEpoch: there is no such epoch.
+            SessionLost: the lease of `staged_by` is not live.
+            InvalidMessage: a payload cannot be encoded or is too large; nothing of this call was stored.
+            ValueError: the parent in `staged_by` is of another epoch.
+        """
+        contents = [self._ledger.scribe.write(message) for message in messages]
+        work: Callable[[Ledger], PutReceipt]
+        if staged_by is None:
+            work = partial(steps.put, key=epoch, messages=messages, contents=contents)
+        else:
+            work = partial(steps.put_staged, key=epoch, contents=contents, parent=staged_by)
+        receipt: PutReceipt = await self._write(work)
+        return receipt
+
+    async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
+        """Claim messages, in the order of `seqs`. Those that ended, are leased or unknown are left out.
+
+        Raises:
+            SessionLost: the session has ended.
+        """
+        work = partial(steps.pop_ready, session=session, seqs=seqs)
+        leases: Sequence[Lease[P]] = await self._write(work, is_early=True, is_quick=True)
+        return leases
+
+    async def settle(self, session: Session, settlement: Settlement[P]) -> Settled:
+        """Apply a settlement in one atomic step; when it returns it survives a power cut.
+
+        Raises:
+            SessionLost: the session has ended; nothing was applied.
+            InvalidMessage: a derived message or an edited payload cannot be encoded; nothing was applied.
+            ValueError: `derived` or `values` name a message that is not among `committed`; nothing was applied.
+        """
+        work = partial(
+            settle, session=session, settlement=settlement, contents=self._contents(settlement), retain=self._retain
+        )
+        settled: Settled = await self._write(work, is_quick=True)
+        return settled
+
+    async def settle_with(self, session: Session, settlement: Settlement[P], apply: Callable[[Any], None]) -> Settled:
+        """Settle, and let a sink write in the same transaction: `apply` gets a `Transaction`, on the writer's thread.
+
+        Raises:
+            PartlyRefused: some messages of `committed` are refused; nothing happened.
+            SessionLost: the session has ended; nothing happened.
+        """
+        contents = self._contents(settlement)
+
+        def work(ledger: Ledger) -> Settled:
+            settled = settle(ledger, session, settlement, contents, self._retain)
+            refused = [lease.seq for lease in settlement.committed if lease.seq in set(settled.refused)]
+            if refused and len(refused) < len(settlement.committed):
+                raise PartlyRefused(refused)
+            if not refused:
+                ledger.must_commit = True
+                Transaction(ledger.connection).run(apply, self._authorizer)
+            return settled
+
+        settled: Settled = await self._write(work)
+        return settled
+
+    def _contents(self, settlement: Settlement[P]) -> Contents:
+        if not (settlement.derived or settlement.waits):
+            return Contents()
+        write = self._ledger.scribe.write
+        edited = {
+            waits.seq: self._ledger.scribe.write_payload(f"at place {waits.seq}", "edited", waits.payload)
+            for waits in settlement.waits
+            if waits.payload is not None
+        }
+        return Contents([[write(message) for message in each.messages] for each in settlement.derived], edited)
+
+    async def notify_ready(self, resources: Sequence[Resource]) -> Position:
+        """Provide resources globally. Versions only grow: a lower one changes nothing."""
+        position: Position = await self._write(partial(steps.notify_ready, resources=resources))
+        return position
+
+    async def forget_ready(self, names: Sequence[str]) -> Position:
+        """Take global resources back. Who was satisfied by them stays so; unknown names change nothing."""
+        position: Position = await self._write(partial(steps.forget_ready, names=names))
+        return position
+
+    def facts(self, after: Position | None = None) -> AsyncIterator[Sequence[Fact]]:
+        """Return an iterator over facts, in commit order; its `aclose` ends it.
+
+        What is known is taken when the first facts are asked for. The present position goes on from there, any other
+        starts over with a recovery. Messages of a recovery have no payload.
+        """
+        return Reader(partial(self._begin, after), self._more, self._feed.drop)
+
+    async def _begin(self, after: Position | None, reader: Reader) -> Start:
+        self._feed.add(reader)
+        start: Start = await self._read(partial(self._start_reading, after))
+        return start
+
+    def _start_reading(self, after: Position | None, ledger: Ledger) -> Start:
+        if after is not None and after == ledger.position:
+            return ledger.position, None
+        token = ledger.state.token
+        leases = dict.fromkeys(ledger.leases, token) if token is not None else {}
+        known = self._of_now(ledger, lambda connection: recovery(connection, ledger.scribe, leases))
+        return ledger.position, known
+
+    def _of_now(self, ledger: Ledger, read: Callable[[apsw.Connection], Iterator[Any]]) -> Iterator[Any]:
+        """Read from the file as it is now: aside while others write, or at once if there can be no second connection."""
+        if ledger.database.is_exclusive:
+            return iter(list(read(ledger.connection)))
+        return _closing(ledger.database.snapshot(), read)
+
+    async def _more(self, chunks: Iterator[Any]) -> Any:  # noqa: ANN401 - a chunk
+        return await self._read(lambda ledger: next(chunks, None))
+
+    async def read(self, space: str, keys: Sequence[str]) -> Mapping[str, bytes]:
+        """Return the values of those keys that exist."""
+        found: Mapping[str, bytes] = await self._read(partial(steps.read_records, space=space, keys=keys))
+        return found
+
+    async def prune(self, before: float, limit: int) -> int:
+        """Remove at most `limit` rows of epochs that completed before that wall-clock time; return how many.
+
+        An epoch with a `retain` of its own counts as completed that much earlier or later than the store's `retain`
+        says. One with dead or expired messages is pinned: it stays.
+        """
+        removed: int = await self._write(partial(steps.prune, before=before, limit=limit))
+        return removed
+
+    async def verify(self) -> Sequence[str]:
+        """Check the hash of every row and the sum of every table; return what is wrong, naming the record."""
+        findings: list[str] = []
+        chunks = await self._read(partial(self._of_now, read=verification))
+        while (found := await self._more(chunks)) is not None:
+            findings += found
+        return findings
+
+    async def backup(self, path: str) -> None:
+        """Write a consistent copy to a path that does not exist yet, while work goes on. It opens with `read_only=True`.
+
+        Raises:
+            FileExistsError: there is something at that path.
+        """
+        copy: Copy = await self._read(lambda ledger: Copy(ledger, path))
+        try:
+            while not await self._read(copy.step):
+                pass
+        finally:
+            copy.close()
+
+
+def _close(ledger: Ledger) -> None:
+    ledger.database.close()
+
+
+def _closing(connection: apsw.Connection, read: Callable[[apsw.Connection], Iterator[Any]]) -> Iterator[Any]:
+    try:
+        yield from read(connection)
+    finally:
+        connection.close(True)

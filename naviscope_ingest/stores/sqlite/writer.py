@@ -1,0 +1,337 @@
+"""The writer: it owns the connection, and does everything that is done with it.
+
+A group is what is queued when the writer comes round: no timer. Each request has a savepoint of its own, so that one
+that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
+exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
+
+A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and looked
+at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is run once
+more. A second error stops the store: nobody is told "not stored" by somebody who has not looked.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+import outcome
+import trio
+
+from naviscope_ingest.stores.sqlite.errors import StoreClosed, translated
+from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.transaction import GuestError
+from naviscope_spi import FactBody, Position, StoreFailed
+
+__all__ = ["InlineRunner", "Request", "ThreadRunner", "Writer"]
+
+# How many requests a group has at most.
+_GROUP = 1_000
+
+
+class Request:
+    """One thing to do.
+
+    Attributes:
+        work: what to do, with the ledger.
+        task: who waits for the answer.
+        is_early: whether it may be answered before the commit.
+        is_apart: whether it runs outside of any transaction.
+        answer: what came of it.
+        step: its facts and their position.
+    """
+
+    __slots__ = ("answer", "is_answered", "is_apart", "is_early", "step", "task", "work")
+
+    def __init__(self, work: Callable[[Ledger], Any], *, is_early: bool, is_apart: bool) -> None:
+        self.work = work
+        self.task: trio.lowlevel.Task | None = None
+        self.is_early = is_early
+        self.is_apart = is_apart
+        self.is_answered = False
+        self.answer: outcome.Outcome[Any] | None = None
+        self.step: tuple[Position, Sequence[FactBody]] | None = None
+
+
+class Writer:
+    """Runs groups of requests.
+
+    Attributes:
+        ledger: what it works on.
+        commits: how many groups were committed.
+        failure: why the store has stopped.
+    """
+
+    def __init__(self, ledger: Ledger, answer_early: Callable[[Sequence[Request]], None]) -> None:
+        self.ledger = ledger
+        self.commits = 0
+        self.failure: StoreFailed | None = None
+        self._answer_early = answer_early
+
+    def run(self, group: Sequence[Request]) -> None:
+        """Run requests; afterwards each has its answer. Never raises."""
+        if self.failure is not None:
+            _fail(group, self.failure)
+        elif group[0].is_apart:
+            self._run_apart(group[0])
+        else:
+            self._run_together(group)
+
+    def _run_apart(self, request: Request) -> None:
+        self.ledger.begin()
+        try:
+            request.answer = outcome.Value(request.work(self.ledger))
+        except Exception as exc:
+            request.answer = outcome.Error(self._translated(exc, "reading"))
+
+    def _run_together(self, group: Sequence[Request]) -> None:
+        before = self.ledger.state.commits
+        try:
+            try:
+                self._attempt(group)
+            except apsw.Error:
+                self.ledger.database.reopen()
+                self.ledger.load()
+                if self.ledger.state.commits == before:
+                    self._attempt(group)
+        except Exception as exc:
+            self._stop(group, exc)
+
+    def _attempt(self, group: Sequence[Request]) -> None:
+        ledger = self.ledger
+        connection = ledger.connection
+        connection.execute("begin immediate")
+        ledger.begin_group()
+        for request in group:
+            self._do(request, is_alone=len(group) == 1)
+        if not ledger.has_changed:
+            connection.execute("rollback")
+            return
+        ledger.flush()
+        if not ledger.is_careful:
+            early = [request for request in group if request.is_early and not request.is_answered]
+            if early:
+                self._answer_early(early)
+        connection.execute("commit")
+        self.commits += 1
+
+    def _do(self, request: Request, *, is_alone: bool) -> None:
+        ledger = self.ledger
+        connection = ledger.connection
+        ledger.begin()
+        if not is_alone:
+            connection.execute("savepoint request")
+        try:
+            answer = request.work(ledger)
+        except apsw.Error:
+            raise
+        except Exception as exc:
+            connection.execute("rollback" if is_alone else "rollback to request")
+            if is_alone:
+                connection.execute("begin immediate")
+            ledger.undo()
+            request.answer = outcome.Error(_unwrapped(exc))
+            request.step = None
+        else:
+            request.answer = outcome.Value(answer)
+            request.step = (ledger.position, ledger.news) if ledger.news else None
+        if not is_alone:
+            connection.execute("release request")
+
+    def _stop(self, group: Sequence[Request], exc: Exception) -> None:
+        """Stop for good, after a second error."""
+        error = self._translated(exc, "writing")
+        if not isinstance(error, StoreFailed):
+            error = StoreFailed(f"{error}; the store has stopped: open it again, and ask what is there")
+            error.__cause__ = exc
+        self.failure = error
+        self.ledger.database.close(is_clean=False)
+        for request in group:
+            request.step = None
+        _fail(group, error)
+
+    def _translated(self, exc: Exception, doing: str) -> Exception:
+        if not isinstance(exc, apsw.Error):
+            return exc
+        error = translated(exc, self.ledger.database.path, doing)
+        error.__cause__ = exc
+        return error
+
+    def tend(self, *, is_idle: bool) -> None:
+        """Look after the log, between groups."""
+        if self.failure is not None or self.ledger.database.read_only:
+            return
+        try:
+            self.ledger.database.checkpoint(is_idle=is_idle)
+        except apsw.Error:
+            # Nothing that was acknowledged is in danger: it is in the log. But this connection is not to be trusted.
+            try:
+                self.ledger.database.reopen()
+                self.ledger.load()
+            except Exception as exc:
+                self._stop((), exc)
+
+
+def _unwrapped(exc: Exception) -> BaseException:
+    return exc.__cause__ if isinstance(exc, GuestError) and exc.__cause__ is not None else exc
+
+
+def _fail(group: Sequence[Request], error: StoreFailed) -> None:
+    for request in group:
+        # One error object raised in many tasks would gather the tracebacks of all.
+        copy = type(error)(*error.args)
+        copy.__cause__ = error.__cause__
+        request.answer = outcome.Error(copy)
+
+
+class InlineRunner:
+    """Runs each request where it is made, for simulation under virtual time: the same code, and no thread.
+
+    Args:
+        publish: hands out the facts of a step.
+    """
+
+    def __init__(self, ledger: Ledger, publish: Callable[[Position, Sequence[FactBody]], None]) -> None:
+        self.writer = Writer(ledger, lambda requests: None)
+        self._publish = publish
+
+    async def start(self, work: Callable[[Ledger], None]) -> None:
+        """Open."""
+        await self.ask(work, is_apart=True)
+
+    async def ask(
+        self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_apart: bool = False, is_quick: bool = False
+    ) -> Any:  # noqa: ANN401 - what the work returns
+        """Run a request and return its answer. A checkpoint before anything is done, unless it is a quick one."""
+        if not is_quick:
+            await trio.lowlevel.checkpoint()
+        request = Request(work, is_early=is_early, is_apart=is_apart)
+        self.writer.run([request])
+        if request.step is not None:
+            self._publish(*request.step)
+        self.writer.tend(is_idle=True)
+        assert request.answer is not None
+        return request.answer.unwrap()
+
+    async def stop(self, work: Callable[[Ledger], None]) -> None:
+        """Close."""
+        request = Request(work, is_early=False, is_apart=True)
+        self.writer.run([request])
+        self.writer.failure = self.writer.failure or StoreClosed("the store was closed")
+
+
+class ThreadRunner:
+    """Runs requests on a thread of its own, in groups. Each group wakes those who wait for it at once.
+
+    Args:
+        publish: hands out the facts of a step.
+    """
+
+    def __init__(self, ledger: Ledger, publish: Callable[[Position, Sequence[FactBody]], None]) -> None:
+        self.writer = Writer(ledger, self._answer_early)
+        self._publish = publish
+        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._loop, name="naviscope-sqlite", daemon=True)
+
+    async def start(self, work: Callable[[Ledger], None]) -> None:
+        """Start the thread and open."""
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread.start()
+        try:
+            await self.ask(work, is_apart=True)
+        except BaseException:
+            self._is_closed = True
+            self._queue.put(None)
+            raise
+
+    async def ask(
+        self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_apart: bool = False, is_quick: bool = False
+    ) -> Any:  # noqa: ANN401 - what the work returns
+        """Queue a request and wait for its answer.
+
+        Cancelled before it is queued, nothing was done. Once queued it happens, and this waits for it.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_closed:
+            raise StoreClosed("the store was closed")
+        request = Request(work, is_early=is_early, is_apart=is_apart)
+        request.task = trio.lowlevel.current_task()
+        self._queue.put(request)
+        return await trio.lowlevel.wait_task_rescheduled(_not_now)
+
+    async def stop(self, work: Callable[[Ledger], None]) -> None:
+        """Close, and end the thread. Everything that was queued happens first."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self.ask(work, is_apart=True)
+            finally:
+                self._is_closed = True
+                self._queue.put(None)
+
+    def _loop(self) -> None:
+        waiting: Request | None = self._queue.get()
+        while waiting is not None:
+            group = [waiting]
+            waiting = None
+            is_over = False
+            while len(group) < _GROUP and not group[0].is_apart:
+                try:
+                    following = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if following is None:
+                    is_over = True
+                    break
+                if following.is_apart:
+                    waiting = following
+                    break
+                group.append(following)
+            self._run(group)
+            if is_over:
+                return
+            if waiting is None:
+                self.writer.tend(is_idle=self._queue.empty())
+                waiting = self._queue.get()
+
+    def _run(self, group: Sequence[Request]) -> None:
+        try:
+            self.writer.run(group)
+        except BaseException as exc:
+            self.writer.failure = StoreFailed(f"the writer met a bug of ours: {exc!r}; please report it")
+            self.writer.failure.__cause__ = exc
+            _fail(group, self.writer.failure)
+        self._soon(self._deliver, group)
+
+    def _answer_early(self, requests: Sequence[Request]) -> None:
+        self._soon(_wake, [(request, request.answer) for request in requests])
+        for request in requests:
+            request.is_answered = True
+
+    def _soon(self, call: Callable[[Any], None], argument: object) -> None:
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(call, argument)
+        except trio.RunFinishedError:
+            pass
+
+    def _deliver(self, group: Sequence[Request]) -> None:
+        for request in group:
+            if request.step is not None:
+                self._publish(*request.step)
+            if not request.is_answered:
+                _wake([(request, request.answer)])
+
+
+def _not_now(raise_cancel: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
+def _wake(answered: Sequence[tuple[Request, outcome.Outcome[Any] | None]]) -> None:
+    for request, answer in answered:
+        assert request.task is not None
+        assert answer is not None
+        trio.lowlevel.reschedule(request.task, answer)
