@@ -71,6 +71,15 @@ class SinkScenario:
                 pass
         return file.commit(entries)
 
+    def recover(self, disk: SimulatedDisk) -> None:
+        disk.power_on()
+        file = self.make(disk)._file
+        assert file is not None
+        try:
+            self.judge(file, set())
+        finally:
+            file.close()
+
     def check(self, disk: SimulatedDisk, seen: Seen) -> None:
         disk.power_on()
         file = self.make(disk)._file
