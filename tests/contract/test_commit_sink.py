@@ -1,11 +1,15 @@
 """Sinks keep the contract, and the check notices when one does not."""
 
+from contextlib import asynccontextmanager, closing
+from functools import partial
+
+import apsw
 import pytest
 import trio
 from attrs import evolve
 
 from naviscope_ingest.errors import ContractViolation
-from naviscope_ingest.sinks import MemorySink
+from naviscope_ingest.sinks import Insert, MemorySink, SqliteSink
 from naviscope_ingest.testing import check_commit_sink
 from naviscope_ingest.testing.commit_sink import SINK_PROMISES
 from naviscope_spi import CommitBatch, SinkRejected
@@ -38,6 +42,28 @@ async def check(sink, **options):
 async def test_the_sink_in_memory_keeps_the_promise(promise):
     # It takes every op, so there is none that it would refuse.
     await check_commit_sink(opens(MemorySink), make_op=lambda number: number, visible=numbers, only=[promise.name])
+
+
+@asynccontextmanager
+async def open_sqlite(folder, name):
+    async with SqliteSink(folder / f"{name}.db", "create table seen (number integer not null)") as sink:
+        yield sink
+
+
+async def numbers_in_file(sink):
+    with closing(apsw.Connection(sink._file.path)) as reader:
+        return [number for (number,) in reader.execute("select number from seen order by rowid")]
+
+
+@pytest.mark.parametrize("promise", SINK_PROMISES, ids=lambda promise: promise.name)
+async def test_the_sqlite_sink_keeps_the_promise(promise, tmp_path):
+    await check_commit_sink(
+        partial(open_sqlite, tmp_path),
+        make_op=lambda number: Insert("seen", {"number": number}),
+        visible=numbers_in_file,
+        poison=lambda: Insert("seen", {"number": None}),
+        only=[promise.name],
+    )
 
 
 async def test_a_sink_may_refuse_a_batch():

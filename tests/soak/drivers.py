@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
+from tests.durability.sink_scenario import SinkScenario
+from tests.durability.store_scenario import StoreScenario
+from tests.durability.sweep import shown, sweep
 from tests.model.core_world import CoreWorld
 from tests.model.programs import generate
 from tests.model.reference import Model
@@ -16,6 +19,9 @@ from tests.model.test_core import compare, play_both
 from tests.runtime.test_properties import Stage, names_messages_of_other_epochs
 
 Driver = Callable[[int], int]
+
+MOST_OPERATIONS = 700
+"""More than a run on the simulated disk has."""
 
 MOST_KEPT = 20
 """How many violations of one chunk are kept; the rest is counted."""
@@ -44,7 +50,22 @@ def play_runtime(seed: int) -> int:
     return sum(stage.actor.attempts.values())
 
 
-DRIVERS: Mapping[str, Driver] = {"core": play_core, "runtime": play_runtime}
+def play_disk(seed: int) -> int:
+    """Kill, cut the power and fail at one of the I/O operations of the store and of the SQLite sink.
+
+    Consecutive seeds take consecutive operations, and every seventh cuts the recovery too.
+    """
+    images = 0
+    for scenario in (StoreScenario(), SinkScenario()):
+        found = sweep(
+            scenario, stride=MOST_OPERATIONS, start=seed % MOST_OPERATIONS, in_recovery=1 if seed % 7 == 0 else 0
+        )
+        assert found.violations == [], "; ".join(shown(found.violations))
+        images += sum(found.images.values())
+    return images
+
+
+DRIVERS: Mapping[str, Driver] = {"core": play_core, "runtime": play_runtime, "disk": play_disk}
 
 
 @frozen

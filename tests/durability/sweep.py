@@ -1,0 +1,197 @@
+"""Plays a scenario again and again, with trouble at another operation each time, and checks what is left.
+
+A scenario has `run(disk, seen)`, which works on a disk and notes in `seen` what was acknowledged, and
+`check(disk, seen)`, which opens the disk as the next process would, and raises `AssertionError` if a promise is broken;
+`recover(disk)` is its beginning, which is cut too.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from unittest.mock import patch
+
+from tests.simulation.disk import BEFALLS, CHANGES, Fault, Operation, SimulatedDisk, Survival
+
+FAULTS: tuple[Fault, ...] = ("io", "full", "sync")
+
+
+class Scenario(Protocol):
+    """Some work on a disk, and what must hold after it was interrupted."""
+
+    tolerated: tuple[type[BaseException], ...]
+
+    def start(self) -> Any:
+        """Return an empty note of what was acknowledged."""
+
+    def run(self, disk: SimulatedDisk, seen: Any) -> None:
+        """Work; note what was acknowledged while the process lived."""
+
+    def recover(self, disk: SimulatedDisk) -> None:
+        """Start as the next process would, and change nothing that can be seen."""
+
+    def check(self, disk: SimulatedDisk, seen: Any) -> None:
+        """Recover, raise `AssertionError` if a promise is broken, and go on working."""
+
+
+class Violation(NamedTuple):
+    """A broken promise: what happened at which operation, what survived, and what was wrong then."""
+
+    trouble: str
+    at: Operation
+    survival: str
+    error: str = ""
+
+
+class Findings(NamedTuple):
+    """What a sweep saw."""
+
+    images: Counter[str]
+    violations: list[Violation]
+
+
+ALL = ("kill", "power", *FAULTS)
+
+
+def sweep(
+    scenario: Scenario,
+    *,
+    stride: int = 1,
+    start: int = 0,
+    seeds: int = 1,
+    most: int = 3,
+    in_recovery: int = 0,
+    troubles: Collection[str] = ALL,
+    enough: int = sys.maxsize,
+) -> Findings:
+    """Play every trouble at every `stride`-th operation.
+
+    Args:
+        scenario: what to play.
+        stride: 1 is every operation.
+        start: the first of them.
+        seeds: random variants of each power cut.
+        most: prefixes of each power cut.
+        in_recovery: also cut the recovery after every such image, at every operation; 0 does not.
+        troubles: which kinds of trouble.
+        enough: stop after so many violations.
+    """
+    found = Findings(Counter(), [])
+    # A connection to a dead disk cannot close in order, and says so where nobody can catch it.
+    with patch.object(sys, "unraisablehook", lambda raised: None):
+        for _ in _played(scenario, found, slice(start, None, stride), (seeds, most, in_recovery), troubles):
+            if len(found.violations) >= enough:
+                break
+        gc.collect()
+    return found
+
+
+def _played(
+    scenario: Scenario, found: Findings, which: slice, variants: tuple[int, int, int], troubles: Collection[str]
+) -> Iterator[None]:
+    log = operations(scenario)
+    changes = [operation for operation in log if operation.kind in CHANGES]
+    if {"kill", "power"} & set(troubles):
+        for turn, operation in enumerate(changes[which]):
+            _stop(scenario, operation, turn, variants, found)
+            yield
+    for fault in FAULTS:
+        befallen = [operation for operation in log if operation.kind in BEFALLS[fault]] if fault in troubles else []
+        for operation in befallen[which]:
+            for once in (True, False):
+                _fail(scenario, operation, fault, once, found)
+            yield
+
+
+def _stop(scenario: Scenario, operation: Operation, turn: int, variants: tuple[int, int, int], found: Findings) -> None:
+    seeds, most, in_recovery = variants
+    disk, seen = interrupted(scenario, operation.number)
+    _judge(scenario, disk.killed_image, seen, found, Violation("kill", operation, "all of it"))
+    for survival in disk.survivals(seeds=seeds, most=most):
+        _judge(scenario, partial(disk.image, survival), seen, found, Violation("power", operation, str(survival)))
+    if in_recovery and turn % in_recovery == in_recovery // 2:
+        _cut_recovery(scenario, disk.image(Survival("torn", turn)), seen, found, operation)
+
+
+def operations(scenario: Scenario) -> list[Operation]:
+    """Return the operations of an undisturbed run, after checking that it is well."""
+    disk = SimulatedDisk(keep_log=True)
+    seen = scenario.start()
+    scenario.run(disk, seen)
+    assert disk.log is not None
+    log = list(disk.log)
+    scenario.check(disk.killed_image(), seen)
+    return log
+
+
+def interrupted(scenario: Scenario, number: int) -> tuple[SimulatedDisk, Any]:
+    """Run until the process is killed at an operation."""
+    disk = SimulatedDisk()
+    disk.kill_at(number)
+    seen = scenario.start()
+    _run(scenario, disk, seen)
+    assert disk.is_dead, "the run did not come to that operation: it is not repeatable"
+    return disk, seen
+
+
+def _run(scenario: Scenario, disk: SimulatedDisk, seen: Any) -> None:
+    try:
+        scenario.run(disk, seen)
+    except BaseExceptionGroup as errors:
+        if errors.split(scenario.tolerated)[1] is not None:
+            raise
+    except scenario.tolerated:
+        pass
+
+
+def _fail(scenario: Scenario, operation: Operation, fault: Fault, once: bool, found: Findings) -> None:
+    disk = SimulatedDisk()
+    disk.fail_at(operation.number, fault, once=once)
+    seen = scenario.start()
+    trouble = f"{fault} {'once' if once else 'for good'}"
+    try:
+        _run(scenario, disk, seen)
+    except Exception as error:
+        found.violations.append(Violation(trouble, operation, "in the run", _in_a_line(error)))
+    disk.heal()
+    disk.kill()
+    _judge(scenario, disk.killed_image, seen, found, Violation(trouble, operation, "all of it"))
+    for survival in (Survival("none"), Survival("torn", operation.number)):
+        _judge(scenario, partial(disk.image, survival), seen, found, Violation(trouble, operation, str(survival)))
+
+
+def _cut_recovery(scenario: Scenario, before: SimulatedDisk, seen: Any, found: Findings, operation: Operation) -> None:
+    probe = before.copy()
+    scenario.recover(probe)
+    for number in range(probe.operations):
+        disk = before.copy()
+        disk.kill_at(number)
+        with suppress(*scenario.tolerated, BaseExceptionGroup):
+            scenario.recover(disk)
+        assert disk.is_dead, "the recovery is not repeatable"
+        for survival in (Survival("none"), Survival("all"), Survival("torn", number)):
+            text = f"{survival} at {number} of the recovery"
+            _judge(scenario, partial(disk.image, survival), seen, found, Violation("recovery", operation, text))
+
+
+def _judge(scenario: Scenario, image: Callable[[], SimulatedDisk], seen: Any, found: Findings, case: Violation) -> None:
+    found.images[case.trouble] += 1
+    try:
+        scenario.check(image(), seen)
+    except Exception as error:
+        found.violations.append(case._replace(error=_in_a_line(error)))
+
+
+def _in_a_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def shown(violations: list[Violation]) -> Iterator[str]:
+    """Yield a line for the first violations."""
+    for each in violations[:10]:
+        yield f"{each.trouble} at {each.at}, {each.survival}: {each.error}"

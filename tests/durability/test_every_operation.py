@@ -1,0 +1,107 @@
+"""The SQLite store keeps its promises wherever it is interrupted; and this test would notice if it did not.
+
+The fast tests play every few operations. `python -m tests.soak --replay disk:0` plays one share of all of them, and
+`make soak` plays share after share.
+"""
+
+import apsw
+import pytest
+
+from naviscope_ingest.stores.sqlite import steps
+from naviscope_ingest.stores.sqlite.database import Database
+from naviscope_ingest.stores.sqlite.transaction import Transaction
+from naviscope_ingest.stores.sqlite.writer import Writer
+from tests.durability.store_scenario import FIRST, SECOND, StoreScenario
+from tests.durability.sweep import operations, shown, sweep
+
+TROUBLES = {"kill", "power", "recovery"} | {
+    f"{f} {how}" for f in ("io", "full", "sync") for how in ("once", "for good")
+}
+OPEN = Database.open
+
+
+def test_the_script_is_repeatable_and_uses_the_whole_disk():
+    first, second = operations(StoreScenario()), operations(StoreScenario())
+    assert first == second
+    assert {operation.kind for operation in first} == {"create", "read", "write", "truncate", "sync", "delete"}
+    assert len(StoreScenario().states) == len(FIRST) + len(SECOND) + 1
+
+
+def test_what_was_acknowledged_is_there_and_every_call_is_whole():
+    found = sweep(StoreScenario(), stride=12, start=5, in_recovery=20)
+    assert found.violations == [], "\n".join(shown(found.violations))
+    assert set(found.images) == TROUBLES
+
+
+def violations(*troubles, scenario=None, stride=7):
+    return sweep(scenario or StoreScenario(), stride=stride, most=0, troubles=troubles, enough=3).violations
+
+
+def test_normal_sync_is_caught(monkeypatch):
+    def lax(self):
+        OPEN(self)
+        self.connection.execute("pragma synchronous = normal")
+
+    monkeypatch.setattr(Database, "open", lax)
+    assert "power" in {each.trouble for each in violations("power")}
+
+
+def test_an_early_acknowledgement_is_caught():
+    class Hasty(StoreScenario):
+        async def answer(self, disk, seen, call):
+            seen.calls += 1
+            await call()
+
+    assert violations("kill", scenario=Hasty())
+
+
+def test_two_transactions_for_one_settlement_are_caught(monkeypatch):
+    run = Transaction.run
+
+    def apart(self, apply, authorizer):
+        self._connection.execute("commit; begin immediate")
+        run(self, apply, authorizer)
+
+    monkeypatch.setattr(Transaction, "run", apart)
+    assert violations("kill")
+
+
+def answer_without_looking(self, group):
+    try:
+        try:
+            self._attempt(group)
+        except apsw.Error:
+            self.ledger.database.reopen()
+            self.ledger.load()
+            self._attempt(group)
+    except Exception as error:
+        self._stop(group, error)
+
+
+def checkpoint_in_commit(self):
+    OPEN(self)
+    self.connection.wal_autocheckpoint(1)
+
+
+def test_a_commit_that_raised_and_happened_is_found_out(monkeypatch):
+    monkeypatch.setattr(Database, "open", checkpoint_in_commit)
+    assert violations("io", "sync") == []
+
+
+def test_doing_it_again_without_looking_is_caught(monkeypatch):
+    monkeypatch.setattr(Database, "open", checkpoint_in_commit)
+    monkeypatch.setattr(Writer, "_run_together", answer_without_looking)
+    assert "in the run" in {each.survival for each in violations("io", stride=2)}
+
+
+def test_a_missing_look_for_duplicates_is_caught(monkeypatch):
+    def forgetful(self):
+        OPEN(self)
+        self.connection.execute(
+            "drop index if exists messages_by_id; create index messages_by_id on messages (epoch, id)"
+        )
+
+    monkeypatch.setattr(Database, "open", forgetful)
+    monkeypatch.setattr(steps, "known_content", lambda ledger, epoch, name: None)
+    with pytest.raises(AssertionError, match="receipt"):
+        violations("kill")

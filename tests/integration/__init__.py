@@ -1,0 +1,1 @@
+"""Adapters on the real systems they are for."""
