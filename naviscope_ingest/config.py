@@ -95,6 +95,7 @@ class RuntimeConfig:
         stall_grace: how long they are left alone before that, in seconds.
         lanes: whether a message in retry blocks those of the same key, or lets them pass.
         max_deferrals: how often one run of a message may be deferred.
+        poison_threshold: how often the process may die while a message runs alone before that message ends dead.
         max_failures: how many failures a report lists.
         keep_reports: of how many completed epochs the report is kept.
         drain_timeout: how long `stop` waits for what is running, in seconds.
@@ -111,6 +112,7 @@ class RuntimeConfig:
     stall_grace: float = field(default=5.0, validator=_seconds)
     lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))
     max_deferrals: int = field(default=100, validator=_at_least_one)
+    poison_threshold: int = field(default=3, validator=_at_least_one)
     max_failures: int = field(default=100, validator=_at_least_one)
     keep_reports: int = field(default=10_000, validator=_at_least_one)
     drain_timeout: float = field(default=600.0, validator=_seconds)

@@ -12,7 +12,7 @@ from attrs import fields, frozen
 from naviscope_ingest.errors import EpochFailed
 from naviscope_spi import BadEnd, EpochState, Seq
 
-__all__ = ["EpochReport", "Failure", "SubmitReceipt"]
+__all__ = ["EpochReport", "Failure", "Recovery", "SubmitReceipt"]
 
 
 @frozen
@@ -106,6 +106,23 @@ class EpochReport:
 _NAMES: Final = tuple(each.name for each in fields(EpochReport) if each.name != "failures")
 _values: Final = attrgetter(*_NAMES)
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+@frozen
+class Recovery:
+    """What a runtime found in its store when it started.
+
+    Attributes:
+        epochs: epochs that have not completed.
+        unfinished: messages that have not ended.
+        suspects: messages that were running when the last process died; they run first, one at a time.
+        seconds: how long it took to read.
+    """
+
+    epochs: int = 0
+    unfinished: int = 0
+    suspects: int = 0
+    seconds: float = 0.0
 
 
 @frozen

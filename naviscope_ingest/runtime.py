@@ -13,8 +13,9 @@ from naviscope_ingest._kernel.kernel import sole_error
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed
 from naviscope_ingest.intake import IntakeHandle
-from naviscope_ingest.stores import MemoryStore
-from naviscope_spi import DeferredStore
+from naviscope_ingest.reports import Recovery
+from naviscope_ingest.stores import MemoryStore, open_store
+from naviscope_spi import CommitSink, DeferredStore, Executor, PayloadCodec, RuntimeMetrics, SupportsBatch
 
 __all__ = ["IngestRuntime"]
 
@@ -45,6 +46,39 @@ class IngestRuntime(Generic[P, Op]):
         self._kernel = Kernel(components, self.config, self.store, clock)
         self._stop = trio.Event()
         self._stop_timeout = self.config.drain_timeout
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        url: str,
+        *,
+        executor: Executor[P, Op] | SupportsBatch[P, Op],
+        commit_sink: CommitSink[Op],
+        config: RuntimeConfig | None = None,
+        codec: PayloadCodec | None = None,
+        metrics: RuntimeMetrics | None = None,
+    ) -> AsyncIterator[IntakeHandle[P]]:
+        """Open the store of a URL and run on it for as long as a block lasts.
+
+        What an earlier process left unfinished in it goes on at once.
+
+        Args:
+            url: "sqlite:///ingest.db" (relative), "sqlite:////var/lib/ingest.db" (absolute), "memory://", or a scheme
+                that another package brings.
+            executor: the work.
+            commit_sink: where results become visible.
+            config: how the runtime behaves.
+            codec: how payloads are stored; MessagePack of plain data unless it is given.
+            metrics: hooks for measurement.
+        """
+        options = {} if codec is None else {"codec": codec}
+        async with open_store(url, **options) as store:
+            components: RuntimeComponents[P, Op] = RuntimeComponents(
+                executor=executor, commit_sink=commit_sink, store=store, metrics=metrics
+            )
+            async with cls(components, config).running() as intake:
+                yield intake
 
     @property
     def state(self) -> str:
@@ -107,6 +141,11 @@ class IngestRuntime(Generic[P, Op]):
         if timeout is not None:
             self._stop_timeout = timeout
         self._stop.set()
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was found in the store when the runtime started."""
+        return self._kernel.recovery
 
     def statistics(self) -> Statistics:
         """Count what is going on and has gone on."""

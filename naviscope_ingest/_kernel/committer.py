@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
-from attrs import evolve
 
 from naviscope_ingest._core import Core
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook
+from naviscope_ingest._kernel.inside import inside_for
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
-from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Rest
+from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Rest, settlement_of
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Lease, Message, Seq, Settled, Settlement, Waits
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq, Settled, Settlement, Waits
 
 __all__ = ["Committer"]
 
@@ -67,6 +67,7 @@ class Committer:
         self.batches = 0
         self._sink = sink
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
+        self._inside = inside_for(sink, membership)
         self._core = core
         self._planner = planner
         self._membership = membership
@@ -101,7 +102,9 @@ class Committer:
         late = core.hand_to_sink(batch.seqs)
         if late:
             batch.leave_out(late)
-        if batch.entries:
+        if batch.entries and self._inside is not None:
+            batch.more()
+        elif batch.entries:
             started = meter.now() if meter.is_on else 0.0
             try:
                 answer = await self._commit_to_sink(CommitBatch(batch.entries))
@@ -140,7 +143,7 @@ class Committer:
         # An end that is being settled wins over a cancel, as a commit does.
         self._core.hand_to_sink(lease.seq for lease, _, _ in rest.ended)
         rest.ended = [each for each in rest.ended if self._core.is_unfinished(each[0].seq)]
-        settled = await self._settle(batch, rest)
+        settled = await self._settle(batch)
         self._core.tell_time(self._wall())
         # Before the commits of this batch are told: whether a deferral had to wait is a matter of when it was answered.
         spent = [lease for lease, outcome in rest.deferred if self._core.defer(lease.seq, outcome.depends_on)]
@@ -176,15 +179,14 @@ class Committer:
                 )
             rest.derived[seq] = Derived(seq, (), len(derived.messages), derived.ready)
 
-    async def _settle(self, batch: Batch, rest: Rest) -> Settled:
-        settlement: Settlement[Any] = Settlement(
-            committed=batch.leases,
-            values=rest.values,
-            ended=[evolve(ended, letter=error.encode() or None) for _, ended, error in rest.ended],
-            waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
-            derived=list(rest.derived.values()),
-        )
-        return await self._membership.write(settlement)
+    async def _settle(self, batch: Batch) -> Settled:
+        if self._inside is None or not batch.entries:
+            return await self._membership.write(settlement_of(batch))
+        started = self._meter.now()
+        settled = await self._inside.settle(batch, self._drop_refused)
+        if self._meter.is_on:
+            self._meter.sink_committed(len(batch.entries), started)
+        return settled
 
     def _tell_core(self, batch: Batch, rest: Rest, settled: Settled) -> None:
         core = self._core
@@ -232,7 +234,3 @@ class Committer:
             "waiting": sum(epoch.waiting for epoch in epochs),
             "in_flight": self._workers.in_flight,
         }
-
-
-def _handed_back(lease: Lease[Any]) -> Waits:
-    return Waits(lease.seq, None, None, lease.attempt, lease.run)

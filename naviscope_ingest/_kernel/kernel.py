@@ -8,6 +8,7 @@ a time, so that the store learns of a completion only after the ends it rests on
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from naviscope_ingest._kernel.outcomes import Planner
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
-from naviscope_ingest.reports import EpochReport
+from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     CaughtUp,
     Clock,
@@ -38,14 +39,25 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     FactBody,
+    Leased,
     Message,
     PutReceipt,
     Resource,
     Seq,
+    SessionEnded,
     Settlement,
+    SupportsRetention,
 )
 
 __all__ = ["Kernel", "Statistics"]
+
+_log = logging.getLogger("naviscope_ingest")
+
+_PRUNE_EVERY = 60.0
+"""How often a durable store is asked to forget what nobody needs any more, in seconds."""
+
+_PRUNE_STEP = 1_000
+"""How much it forgets in one step, so that no step holds up work."""
 
 _LONGEST_SLEEP = 60.0
 """A wall clock may jump, so the time is looked at every so often, in seconds."""
@@ -94,6 +106,7 @@ class Kernel:
             max_deferrals=config.max_deferrals,
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
+        self.recovery = Recovery()
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
@@ -138,12 +151,16 @@ class Kernel:
         """Join the store, recover what it knows, and work until the block is left."""
         self.state = "starting"
         try:
+            # Before joining, which ends the session of a process that died: what it was running is told only now.
+            fold, held = await self._recover()
             async with self._membership.joined():
-                await self._recover()
+                self._begin(fold, held)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self.state = "running"
                     nursery.start_soon(self._until_the_end, self._keep_time)
+                    if self.store.info.durability != "none" and isinstance(self.store, SupportsRetention):
+                        nursery.start_soon(self._until_the_end, self._prune, self.store)
                     if self._hints is not None:
                         nursery.start_soon(self._until_the_end, self._workers.receive_hints, self._hints)
                         nursery.start_soon(self._until_the_end, self._hints.send_again)
@@ -190,19 +207,48 @@ class Kernel:
             self._error = error
             self.state = "failed"
 
-    async def _recover(self) -> None:
-        """Learn everything that the store has kept."""
+    async def _recover(self) -> tuple[Fold, dict[int, list[Seq]]]:
+        """Learn everything that the store has kept; return what sessions had leased, by their tokens."""
         fold = Fold(self.core)
+        held: dict[int, list[Seq]] = {}
+        started = self.clock.monotonic()
         facts = self.store.facts(None)
         async for batch in facts:
+            self.core.tell_time(self.clock.wall())
             for fact in batch:
-                self.core.tell_time(self.clock.wall())
                 fold(fact.body)
-                self._note_recovered(fact.body)
-            if any(isinstance(fact.body, CaughtUp) for fact in batch):
+                if isinstance(fact.body, Leased):
+                    held.setdefault(fact.body.token, []).extend(fact.body.seqs)
+                else:
+                    self._note_recovered(fact.body)
+            if isinstance(batch[-1].body, CaughtUp):
                 break
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
+        left = [epoch for epoch in self.core.epochs.values() if not epoch.is_completed]
+        self.recovery = Recovery(
+            epochs=len(left),
+            unfinished=sum(epoch.unfinished for epoch in left),
+            suspects=sum(map(len, held.values())),
+            seconds=self.clock.monotonic() - started,
+        )
+        return fold, held
+
+    def _begin(self, fold: Fold, held: Mapping[int, Sequence[Seq]]) -> None:
+        """Take over from the sessions that were before."""
+        for token, seqs in held.items():
+            fold(SessionEnded(token, clean=False))
+            self._workers.suspect(seqs)
         self.core.advance(self.clock.wall())
+        found = self.recovery
+        if found.unfinished or found.epochs:
+            _log.info(
+                "recovered %d unfinished messages of %d epochs in %.1f s; %d were running when the last process ended",
+                found.unfinished,
+                found.epochs,
+                found.seconds,
+                found.suspects,
+                extra={"unfinished": found.unfinished, "epochs": found.epochs, "suspects": found.suspects},
+            )
 
     def _note_recovered(self, fact: FactBody) -> None:
         """Put into the book what the core does not keep."""
@@ -402,6 +448,13 @@ class Kernel:
             self._alarm = trio.Event()
             await trio.lowlevel.checkpoint()
             await self._follow_up()
+
+    async def _prune(self, store: SupportsRetention) -> None:
+        """Let a durable store forget, in small steps, what its epochs were to be kept for."""
+        while True:
+            while await store.prune(self.clock.wall() - store.retain, _PRUNE_STEP) >= _PRUNE_STEP:
+                await trio.lowlevel.checkpoint()
+            await trio.sleep(_PRUNE_EVERY)
 
     def _set_alarm(self) -> None:
         due = self.core.next_due

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
 
-from naviscope_spi import DeferredStore, Lease, Seq, Session, Settled, Settlement
+from naviscope_spi import DeferredStore, Lease, Seq, Session, Settled, Settlement, SupportsColocation
 
 __all__ = ["Membership"]
 
@@ -52,6 +52,12 @@ class Membership:
         assert self._session is not None
         settling = self.store.settle(self._session, settlement)
         return _whole(settling) if self._waits else settling
+
+    async def write_with(self, settlement: Settlement[Any], apply: Callable[[Any], None]) -> Settled:
+        """Settle, and let a sink write in the same transaction."""
+        assert self._session is not None
+        assert isinstance(self.store, SupportsColocation)
+        return await _whole(self.store.settle_with(self._session, settlement, apply))
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Ask the store for something, and wait for the answer even if we are cancelled meanwhile.

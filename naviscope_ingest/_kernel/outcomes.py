@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from naviscope_ingest._core import Core, RetryPolicy, State
 from naviscope_ingest.errors import BadOutcome, BarrierPassed
@@ -25,13 +25,14 @@ from naviscope_spi import (
     Permanent,
     Resource,
     Seq,
+    Settlement,
     Skipped,
     SystemFailure,
     Transient,
     Waits,
 )
 
-__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error", "shown"]
+__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error", "settlement_of", "shown"]
 
 
 @frozen
@@ -114,6 +115,39 @@ class Batch:
         if self.rest is not None:
             self.rest.derived.pop(seq, None)
             self.rest.values.pop(seq, None)
+
+
+def settlement_of(
+    batch: Batch, *, only: Collection[Seq] | None = None, without: Collection[Seq] = ()
+) -> Settlement[Any]:
+    """Return what settles a batch.
+
+    Args:
+        batch: what it does.
+        only: the messages whose commits are settled, and nothing else; None for all and everything.
+        without: messages whose commits are settled already.
+    """
+    leases, rest = batch.leases, batch.rest
+    if only is not None or without:
+        leases = [each for each in leases if (only is None or each.seq in only) and each.seq not in without]
+    if rest is None:
+        return Settlement(leases)
+    seqs = {lease.seq for lease in leases}
+    derived = [each for seq, each in rest.derived.items() if seq in seqs]
+    values = {seq: value for seq, value in rest.values.items() if seq in seqs}
+    if only is not None:
+        return Settlement(leases, values, derived=derived)
+    return Settlement(
+        committed=leases,
+        values=values,
+        ended=[evolve(ended, letter=error.encode() or None) for _, ended, error in rest.ended],
+        waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
+        derived=derived,
+    )
+
+
+def _handed_back(lease: Lease[Any]) -> Waits:
+    return Waits(lease.seq, None, None, lease.attempt, lease.run)
 
 
 class Planner:

@@ -21,7 +21,7 @@ from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import BadOutcome
-from naviscope_spi import Delivery, Lease, Ready, Seq, SupportsBatch, SystemFailure
+from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, SupportsBatch, SystemFailure
 
 if TYPE_CHECKING:
     from naviscope_ingest._kernel.committer import Committer
@@ -108,6 +108,9 @@ class Workers:
         self._asleep = 0
         # Whether a worker was woken and has not looked yet. It sees all there is, so nobody else need be woken.
         self._is_waking = False
+        # Messages that were running when the last process died, any of which may have killed it.
+        self._suspects: deque[Seq] = deque()
+        self._is_trying = False
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -158,6 +161,9 @@ class Workers:
 
     async def _find_work(self) -> None:
         """Claim messages; if there are none, commit and look again; if there is nothing at all, sleep."""
+        if self._suspects:
+            await self._try_suspect()
+            return
         # Written as one coroutine: in a chain all of this is done for every message.
         has_committed = False
         while True:
@@ -179,6 +185,44 @@ class Workers:
                 return
             await self.committer.commit_all()
             has_committed = True
+
+    def suspect(self, seqs: Iterable[Seq]) -> None:
+        """Run these messages first, each with nothing beside it: if one kills this process too, it is known which."""
+        self._suspects.extend(seqs)
+
+    async def _try_suspect(self) -> None:
+        if self.outbox and not self.committer.is_busy:
+            await self.committer.commit_all()
+            return
+        if self.in_flight or not self._may_start():
+            await self._sleep()
+            return
+        if self._is_trying:
+            self._is_trying = False
+            self._suspects.popleft()
+        while self._suspects:
+            seq = self._suspects[0]
+            node = self._core.node(seq)
+            if node is not None and self._core.may_start(node):
+                self._is_trying = True
+                self._core.claim([seq])
+                self.in_flight += 1
+                leases = await self._membership.lease([seq])
+                self.in_flight -= 1 - len(leases)
+                for lease in leases:
+                    self._begin(lease)
+                return
+            # It ended, or waits for its retry: when it runs, it is one of many.
+            self._suspects.popleft()
+
+    def _begin(self, lease: Lease[Any]) -> None:
+        """Let a message run, unless it has killed too many processes."""
+        if lease.crashes < self._config.poison_threshold:
+            self._work.append(lease)
+            return
+        name = lease.message.id
+        error = Permanent(f"message {name!r} ran alone each of the {lease.crashes} times that the process died")
+        self.outbox.append((lease, Raised(error)))
 
     async def _send_hints(self, seqs: Sequence[Seq]) -> None:
         """Say on the bus what may start; whoever hears of it claims it."""

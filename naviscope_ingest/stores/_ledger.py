@@ -344,9 +344,7 @@ class Ledger(Generic[P]):
 
     # The parts of a settlement follow, then what several steps need.
 
-    def _commit(
-        self, step: _Step, committed: Sequence[Lease[P]], values: Mapping[Seq, bytes]
-    ) -> dict[Seq, KeptEpoch]:
+    def _commit(self, step: _Step, committed: Sequence[Lease[P]], values: Mapping[Seq, bytes]) -> dict[Seq, KeptEpoch]:
         done: dict[Seq, KeptEpoch] = {}
         for lease in committed:
             seq = lease.seq

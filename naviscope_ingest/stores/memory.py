@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -63,6 +64,11 @@ class MemoryStore(Generic[P]):
     def info(self) -> StoreInfo:
         """What this store is."""
         return self._info
+
+    @property
+    def retain(self) -> float:
+        """Reports are kept by their number, not by their age."""
+        return math.inf
 
     def statistics(self) -> StoreStatistics:
         """Count what is held now. Takes time with the number of epochs, not of messages."""

@@ -69,9 +69,16 @@ class Delivery(Generic[P_co]):
     ) -> None:
         self._lease = lease
         self._store_id = store_id
-        self.payload = lease.message.payload
+        if type(lease.message) is Message:
+            self.payload: P_co = lease.message.payload
         self.unmet = unmet
         self.values = values
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the payload, or an error
+        # A store may give out messages of its own kind, whose payload is read, or refused, when it is asked for.
+        if name == "payload":
+            return self._lease.message.payload
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<Delivery {self.task_key!r} run {self.run} attempt {self.attempt}>"

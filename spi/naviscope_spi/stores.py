@@ -591,6 +591,11 @@ class SupportsRecords(Protocol):
 class SupportsRetention(Protocol):
     """A store that removes what is old in small steps."""
 
+    @property
+    def retain(self) -> float:
+        """Seconds for which completed epochs are kept, unless they say otherwise."""
+        ...
+
     async def prune(self, before: float, limit: int) -> int:
         """Remove at most `limit` rows of epochs completed before that wall-clock time; return how many."""
         ...

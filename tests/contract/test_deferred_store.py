@@ -70,11 +70,7 @@ class LeanRecovery(MemoryStore):
         return [seq for seq in self._ledger._live if seq not in progress or progress[seq].ended is None]
 
     def is_named(self, seq):
-        return any(
-            named == seq
-            for waiting in self.unfinished()
-            for named in self.named(waiting)
-        )
+        return any(named == seq for waiting in self.unfinished() for named in self.named(waiting))
 
     def named(self, waiting):
         own, progress = self._ledger._live[waiting], self._ledger._progress.get(waiting)
