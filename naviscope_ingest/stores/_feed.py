@@ -72,7 +72,7 @@ class Feed:
     """
 
     def __init__(self) -> None:
-        self.position = Position(0)
+        self.position: Position = Position(0)
         # By identity. Asked at every step whether it is empty, so it is a plain dictionary and no WeakSet.
         self.readers: dict[int, ref[Reader]] = {}
 

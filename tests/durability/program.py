@@ -1,4 +1,4 @@
-"""A small program that is killed and simply started again: `python -m tests.durability.program FOLDER colocated|ledger`.
+"""A small program that is killed and simply started again: `python -m tests.durability.program FOLDER MODE`.
 
 Its executor is not deterministic: what it answers differs from run to run, so a message whose effect was applied twice,
 or by halves, cannot look right.
