@@ -11,6 +11,7 @@ from naviscope_ingest.testing._view import content
 from naviscope_spi import (
     Dependency,
     Ended,
+    PartlyRefused,
     Record,
     Resource,
     Settlement,
@@ -133,6 +134,25 @@ async def a_colocated_settlement_is_one_step(trial: StoreTrial) -> None:
     trial.equal((await trial.view()).unfinished, set(), "unfinished afterwards")
 
 
+async def a_colocated_settlement_writes_for_all_or_none(trial: StoreTrial) -> None:
+    """`settle_with` does nothing if some of its messages are refused, and does not call `apply` if all are."""
+    store = trial.store
+    assert isinstance(store, SupportsColocation)
+    a, b = await trial.put(await trial.epoch(), "a", "b")
+    calls: list[Any] = []
+    async with trial.join() as session:
+        leases = await trial.claim(session, [a, b])
+        await trial.settle(session, Settlement(committed=leases[:1]))
+        both = Settlement(committed=leases)
+        error = await trial.raises(PartlyRefused, lambda: store.settle_with(session, both, calls.append))
+        trial.equal(list(getattr(error, "refused", [])), [a], "the places that the error names")
+        trial.equal(((await trial.view()).unfinished, calls), ({b}, []), "unfinished messages, and calls of apply")
+        settled = await store.settle_with(session, Settlement(committed=leases[:1]), calls.append)
+        trial.equal((list(settled.refused), calls), ([a], []), "refused messages and calls of apply, of a repetition")
+        await store.settle_with(session, Settlement(committed=leases[1:]), calls.append)
+        trial.equal(len(calls), 1, "calls of apply for the rest")
+
+
 async def everything_is_there_after_reopening(trial: StoreTrial) -> None:
     """A durable store that was closed and is opened again has everything, and uses no number twice."""
     info = trial.store.info
@@ -174,5 +194,6 @@ POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(pruning_spares_dead_letters, when=_supports(SupportsRetention)),
     Promise(a_sound_store_verifies, when=_supports(SupportsVerify)),
     Promise(a_colocated_settlement_is_one_step, when=_supports(SupportsColocation)),
+    Promise(a_colocated_settlement_writes_for_all_or_none, when=_supports(SupportsColocation)),
     Promise(everything_is_there_after_reopening, when=is_durable),
 )

@@ -18,6 +18,7 @@ from naviscope_spi import (
     Committed,
     Ended,
     OnMessage,
+    PartlyRefused,
     PutReceipt,
     Resource,
     Session,
@@ -110,7 +111,16 @@ async def test_a_durable_store_is_opened_again():
 class Colocated(MemoryStore):
     async def settle_with(self, session, settlement, apply):
         await trio.lowlevel.checkpoint()
-        apply(None)
+        live = self._ledger._live
+        refused = [
+            lease.seq
+            for lease in settlement.committed
+            if lease.seq not in live or not live[lease.seq].is_held_by(lease)
+        ]
+        if refused and len(refused) < len(settlement.committed):
+            raise PartlyRefused(refused)
+        if not refused:
+            apply(None)
         return self._ledger.settle(session, settlement)
 
     async def verify(self):
@@ -584,6 +594,14 @@ class UsesForgottenNumbersAgain(Ledger):
 class DistrustsItself(Colocated):
     async def verify(self):
         return ["record 1 is not what it was"]
+
+
+@breaks("a_colocated_settlement_writes_for_all_or_none")
+class WritesForTheRefused(MemoryStore):
+    async def settle_with(self, session, settlement, apply):
+        await trio.lowlevel.checkpoint()
+        apply(None)
+        return self._ledger.settle(session, settlement)
 
 
 @breaks("a_colocated_settlement_is_one_step")

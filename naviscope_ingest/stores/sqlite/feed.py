@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import trio
 
-from naviscope_spi import CaughtUp, Fact, FactBody, Position
+from naviscope_spi import CaughtUp, Fact, FactBody, Position, StoreFailed
 
 __all__ = ["Feed", "Reader", "Start"]
 
@@ -44,10 +44,17 @@ class Reader(AsyncIterator[Sequence[Fact]]):
         self._steps: deque[Sequence[Fact]] = deque()
         self._waiting = trio.lowlevel.ParkingLot()
         self._closed = False
+        self._error: StoreFailed | None = None
 
     def push(self, step: Sequence[Fact]) -> None:
         """Add the facts of one atomic step and wake the reader."""
         self._steps.append(step)
+        self._waiting.unpark_all()
+
+    def end(self, error: StoreFailed | None) -> None:
+        """End it, with the error that stopped the store."""
+        self._closed = True
+        self._error = error
         self._waiting.unpark_all()
 
     def __aiter__(self) -> Reader:
@@ -69,6 +76,8 @@ class Reader(AsyncIterator[Sequence[Fact]]):
             if bodies:
                 return [Fact(_BEFORE_ALL, body) for body in bodies]
         while not self._steps:
+            if self._error is not None:
+                raise type(self._error)(*self._error.args) from self._error
             if self._closed:
                 raise StopAsyncIteration
             await self._waiting.park()
@@ -110,3 +119,9 @@ class Feed:
         step = [Fact(position, body) for body in bodies]
         for reader in tuple(self._readers):
             reader.push(step)
+
+    def end(self, error: StoreFailed | None) -> None:
+        """End all readers: the store was closed, or has stopped. They still get the news they have."""
+        for reader in tuple(self._readers):
+            reader.end(error)
+        self._readers.clear()

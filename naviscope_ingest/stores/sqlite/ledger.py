@@ -15,104 +15,24 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import apsw
-from attrs import define, fields_dict
 
 from naviscope_ingest.stores.sqlite.database import Database
+from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, STATE_COLUMNS, EpochRow, Held, State
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import Scribe, decode_options
-from naviscope_spi import EpochKey, EpochRecord, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
+from naviscope_ingest.stores.sqlite.rows import Scribe
+from naviscope_spi import EpochKey, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
 
-__all__ = ["EpochRow", "Held", "Ledger", "State"]
+__all__ = ["Ledger"]
 
 # How many epochs are remembered. One that is not there is read.
 _EPOCHS = 1_000
 # How many rows one statement inserts: each statement lets go of the interpreter, and gets it back when others let it.
 _ROWS = 50
-
-
-@define
-class State:
-    """The row `state`: counters that never go back, and the present session."""
-
-    store_id: str
-    commits: int = 0
-    position: int = 0
-    last_seq: int = 0
-    last_epoch: int = 0
-    last_token: int = 0
-    last_fence: int = 0
-    last_claim: int = 0
-    token: int | None = None
-    fence: int | None = None
-    who: str | None = None
-    since: float | None = None
-
-    def row(self) -> tuple[Any, ...]:
-        """Return its columns, the hash last."""
-        values = tuple(getattr(self, name) for name in _STATE)
-        return (*values, mark_of("state", *values))
-
-
-_STATE = tuple(fields_dict(State))
-
-
-@define(eq=False)
-class EpochRow:
-    """A row of `epochs`."""
-
-    number: int
-    name: str
-    state: str
-    options: bytes
-    cancel: int = 0
-    succeeded: int | None = None
-    report: bytes = b""
-    completed_at: float | None = None
-    prune_at: float | None = None
-    freed: int = 0
-    unfinished: int = 0
-    letters: int = 0
-    first_seq: int | None = None
-    mark: int | None = None
-
-    @property
-    def key(self) -> EpochKey:
-        """Its number and name."""
-        return EpochKey(self.number, self.name)
-
-    @property
-    def record(self) -> EpochRecord:
-        """The epoch as the contract shows it."""
-        return EpochRecord(
-            self.key,
-            cast("Any", self.state),
-            decode_options(self.options),
-            cancel_requested=bool(self.cancel),
-            succeeded=None if self.succeeded is None else bool(self.succeeded),
-            report=self.report,
-        )
-
-    def values(self) -> tuple[Any, ...]:
-        """Return its columns without the hash."""
-        return tuple(getattr(self, name) for name in _EPOCH)
-
-
-_EPOCH = tuple(name for name in fields_dict(EpochRow) if name != "mark")
-
-
-class Held(NamedTuple):
-    """A lease of the present session."""
-
-    claim: int
-    epoch: int
-    run: int
-    attempt: int
-    has_progress: bool
 
 
 class Ledger:
@@ -169,7 +89,7 @@ class Ledger:
 
     def load(self) -> None:
         """Read everything that is remembered from the file, which may be new."""
-        rows = fetch(self.connection, f"select {', '.join(_STATE)}, mark from state")  # noqa: S608 - names of ours
+        rows = fetch(self.connection, f"select {', '.join(STATE_COLUMNS)}, mark from state")  # noqa: S608 - names of ours
         if rows:
             state = State(*rows[0][:-1])
             if state.row() != rows[0]:
@@ -291,7 +211,7 @@ class Ledger:
         """Return an epoch to look at."""
         row = self._epochs.get(number)
         if row is None:
-            names = ", ".join((*_EPOCH, "mark"))
+            names = ", ".join((*EPOCH_COLUMNS, "mark"))
             found = fetch(self.connection, f"select {names} from epochs where number = ?", (number,))  # noqa: S608
             if not found:
                 return None

@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from naviscope_ingest.stores.sqlite.ledger import EpochRow
+from naviscope_ingest.stores.sqlite.entries import EpochRow
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Scribe, decode_depends_on, messages_named
 from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS

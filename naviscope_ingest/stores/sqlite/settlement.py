@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 from attrs import define, field
 
-from naviscope_ingest.stores.sqlite.ledger import EpochRow, Ledger
+from naviscope_ingest.stores.sqlite.entries import EpochRow
+from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Content, decode_depends_on, decode_options, encode_depends_on

@@ -25,6 +25,7 @@ from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
 from naviscope_ingest.stores.sqlite.recovery import recovery
+from naviscope_ingest.stores.sqlite.retention import prune
 from naviscope_ingest.stores.sqlite.rows import Content, Scribe
 from naviscope_ingest.stores.sqlite.settlement import settle
 from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
@@ -93,7 +94,7 @@ class SqliteStore(Generic[P]):
         self._retain = retain
         self._feed = Feed()
         self._authorizer = Authorizer()
-        self._runner = (ThreadRunner if runner == "thread" else InlineRunner)(ledger, self._feed.publish)
+        self._runner = (ThreadRunner if runner == "thread" else InlineRunner)(ledger, self._feed)
         self._info: StoreInfo | None = None
 
     @classmethod
@@ -148,6 +149,7 @@ class SqliteStore(Generic[P]):
                 yield store
             finally:
                 await store._runner.stop(_close)
+                store._feed.end(None)
         finally:
             if lock is not None:
                 lock.release()
@@ -351,7 +353,10 @@ class SqliteStore(Generic[P]):
         return _closing(ledger.database.snapshot(), read)
 
     async def _more(self, chunks: Iterator[Any]) -> Any:  # noqa: ANN401 - a chunk
-        return await self._read(lambda ledger: next(chunks, None))
+        try:
+            return await self._runner.aside(lambda: next(chunks, None))
+        except apsw.Error as exc:
+            raise translated(exc, self._ledger.database.path, "reading") from exc
 
     async def read(self, space: str, keys: Sequence[str]) -> Mapping[str, bytes]:
         """Return the values of those keys that exist."""
@@ -364,7 +369,7 @@ class SqliteStore(Generic[P]):
         An epoch with a `retain` of its own counts as completed that much earlier or later than the store's `retain`
         says. One with dead or expired messages is pinned: it stays.
         """
-        removed: int = await self._write(partial(steps.prune, before=before, limit=limit))
+        removed: int = await self._write(partial(prune, before=before, limit=limit))
         return removed
 
     async def verify(self) -> Sequence[str]:

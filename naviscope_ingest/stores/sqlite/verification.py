@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from naviscope_ingest.stores.sqlite.ledger import State
+from naviscope_ingest.stores.sqlite.entries import State
 from naviscope_ingest.stores.sqlite.marks import Sums, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 

@@ -23,6 +23,7 @@ import outcome
 import trio
 
 from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
+from naviscope_ingest.stores.sqlite.feed import Feed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.transaction import GuestError
 from naviscope_spi import FactBody, Position, StoreFailed
@@ -196,12 +197,12 @@ class InlineRunner:
     """Runs each request where it is made, for simulation under virtual time: the same code, and no thread.
 
     Args:
-        publish: hands out the facts of a step.
+        feed: hands out the facts of each step.
     """
 
-    def __init__(self, ledger: Ledger, publish: Callable[[Position, Sequence[FactBody]], None]) -> None:
+    def __init__(self, ledger: Ledger, feed: Feed) -> None:
         self.writer = Writer(ledger, lambda requests: None)
-        self._publish = publish
+        self._feed = feed
 
     async def start(self, work: Callable[[Ledger], None]) -> None:
         """Open."""
@@ -216,10 +217,17 @@ class InlineRunner:
         request = Request(work, is_early=is_early, is_apart=is_apart)
         self.writer.run([request])
         if request.step is not None:
-            self._publish(*request.step)
+            self._feed.publish(*request.step)
         self.writer.tend(is_idle=True)
+        if self.writer.failure is not None:
+            self._feed.end(self.writer.failure)
         assert request.answer is not None
         return request.answer.unwrap()
+
+    async def aside(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
+        """Read from a connection of its own."""
+        await trio.lowlevel.checkpoint()
+        return call()
 
     async def stop(self, work: Callable[[Ledger], None]) -> None:
         """Close."""
@@ -232,12 +240,12 @@ class ThreadRunner:
     """Runs requests on a thread of its own, in groups. Each group wakes those who wait for it at once.
 
     Args:
-        publish: hands out the facts of a step.
+        feed: hands out the facts of each step.
     """
 
-    def __init__(self, ledger: Ledger, publish: Callable[[Position, Sequence[FactBody]], None]) -> None:
+    def __init__(self, ledger: Ledger, feed: Feed) -> None:
         self.writer = Writer(ledger, self._answer_early)
-        self._publish = publish
+        self._feed = feed
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_closed = False
@@ -268,6 +276,10 @@ class ThreadRunner:
         request.task = trio.lowlevel.current_task()
         self._queue.put(request)
         return await trio.lowlevel.wait_task_rescheduled(_not_now)
+
+    async def aside(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the call returns
+        """Read from a connection of its own, on another thread: the writer goes on."""
+        return await trio.to_thread.run_sync(call)
 
     async def stop(self, work: Callable[[Ledger], None]) -> None:
         """Close, and end the thread. Everything that was queued happens first."""
@@ -302,6 +314,8 @@ class ThreadRunner:
                 return
             if waiting is None:
                 self.writer.tend(is_idle=self._queue.empty())
+                if self.writer.failure is not None:
+                    self._soon(self._deliver, ())
                 waiting = self._queue.get()
 
     def _run(self, group: Sequence[Request]) -> None:
@@ -327,9 +341,11 @@ class ThreadRunner:
     def _deliver(self, group: Sequence[Request]) -> None:
         for request in group:
             if request.step is not None:
-                self._publish(*request.step)
+                self._feed.publish(*request.step)
             if not request.is_answered:
                 _wake([(request, request.answer)])
+        if self.writer.failure is not None:
+            self._feed.end(self.writer.failure)
 
 
 def _not_now(raise_cancel: object) -> trio.lowlevel.Abort:

@@ -197,3 +197,45 @@ async def test_a_closed_store_says_so(tmp_path):
         pass
     with pytest.raises(StoreClosed):
         await store.open_epoch("nightly", EpochOptions())
+
+
+@pytest.mark.parametrize("runner", ["thread", "inline"])
+async def test_readers_that_wait_end_with_the_store(tmp_path, runner):
+    ended = []
+
+    async def read(store):
+        async for _ in store.facts():
+            pass
+        ended.append(True)
+
+    async with trio.open_nursery() as nursery, SqliteStore.open(tmp_path / "a.db", runner=runner) as store:
+        await epoch_of(store)
+        await recovered(store)
+        nursery.start_soon(read, store)
+        nursery.start_soon(read, store)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not ended
+    assert ended == [True, True]
+
+
+async def test_readers_that_wait_are_told_that_the_store_has_stopped(tmp_path):
+    with FaultyDisk() as disk:
+        async with SqliteStore.open(tmp_path / "a.db", vfs=disk.name) as store:
+            epoch = await epoch_of(store)
+            told = []
+
+            async def read():
+                try:
+                    async for _ in store.facts():
+                        pass
+                except StoreFull as error:
+                    told.append(error)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                disk.before = Times(apsw.FullError, "write", "db-wal", times=1_000)
+                with pytest.raises(StoreFull):
+                    await store.put(epoch, [Message("a", 1)])
+            assert len(told) == 1
+            disk.before = lambda what, file: None

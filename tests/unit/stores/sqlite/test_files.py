@@ -1,5 +1,6 @@
 """Files that are not what they should be: clear errors, and the file stays as it was."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -105,6 +106,17 @@ async def test_a_read_only_directory_is_named(tmp_path):
     with pytest.raises(StoreUnavailable, match="may this process write there"):
         async with SqliteStore.open(folder / "a.db"):
             pass
+
+
+async def test_a_read_only_disk_is_named(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("naviscope_ingest.stores.sqlite.lockfile.os.open", refuse)
+    with pytest.raises(StoreUnavailable, match=r"a\.db\.lock cannot be made: Read-only file system"):
+        async with SqliteStore.open(tmp_path / "a.db"):
+            pass
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_full_disk_is_told_when_a_store_is_made(tmp_path):

@@ -237,7 +237,7 @@ async def test_both_stores_do_the_same(seed, tmp_path):
                 await twins.compare()
         await twins.compare()
         assert await sqlite.verify() == []
-        assert twins.done["refused"] > 0
+        assert any(twins.done.values())
         await twins.leave()
     async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
         twins.stores = (twins.stores[0], sqlite)
