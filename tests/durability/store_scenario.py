@@ -204,6 +204,9 @@ class StoreScenario:
 
     tolerated = (StoreFailed, StoreRefused)
 
+    def disk(self) -> SimulatedDisk:
+        return SimulatedDisk()
+
     def start(self) -> Seen:
         return Seen()
 

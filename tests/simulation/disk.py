@@ -1,8 +1,9 @@
 """A disk in memory for SQLite, which can be stopped, lose its power and fail at any operation.
 
 It is a VFS of SQLite. A write goes to the page cache, and to a list of what has not reached the platter yet; a sync of
-the file makes what is on that list durable. Names are durable when the directory is synced: on a real system SQLite
-does so with the first sync of a new log or journal, and when it deletes one. Three things can happen:
+the file makes what is on that list durable, and its name. Other names are durable when the directory is synced: on a
+real system SQLite does so with the first sync of a new log or journal, and when it deletes one. The
+troubles:
 
 - *The process is killed* at operation k: that operation and every later one fail, and the page cache survives.
 - *The power is cut*: of what was not synced, nothing survives, or everything, or what came first, or a random part, or
@@ -104,10 +105,13 @@ class SimulatedDisk:
         log: all of them, if it is kept.
         is_dead: whether the process was killed.
         faults_met: how many operations failed by a planned fault.
+        keeps_names: whether a sync of a file makes its name durable too, as it does on ext4, XFS and Btrfs. POSIX
+            promises it only for a sync of the directory.
     """
 
-    def __init__(self, *, seed: int = 0, keep_log: bool = False) -> None:
+    def __init__(self, *, seed: int = 0, keep_log: bool = False, keeps_names: bool = True) -> None:
         self.operations = 0
+        self.keeps_names = keeps_names
         self.log: list[Operation] | None = [] if keep_log else None
         self.is_dead = False
         self.faults_met = 0
@@ -252,6 +256,12 @@ class SimulatedDisk:
             _set(self._durable_names, name, file)
         self._pending_names.clear()
 
+    def sync_name(self, name: str) -> None:
+        for _, each, file in self._pending_names:
+            if each == name:
+                _set(self._durable_names, name, file)
+        self._pending_names = [pending for pending in self._pending_names if pending[1] != name]
+
     def _name(self, name: str, file: _File | None) -> None:
         _set(self._files, name, file)
         self._pending_names.append((self.operations - 1, name, file))
@@ -276,7 +286,7 @@ class SimulatedDisk:
         return kept.__contains__
 
     def _image(self, contents: dict[str, bytes]) -> SimulatedDisk:
-        image = SimulatedDisk(seed=self._seed + 1, keep_log=self.log is not None)
+        image = SimulatedDisk(seed=self._seed + 1, keep_log=self.log is not None, keeps_names=self.keeps_names)
         image._files = {name: _File(content) for name, content in sorted(contents.items())}
         image._durable_names = dict(image._files)
         return image
@@ -342,6 +352,8 @@ class _Handle:
             self._file.pending.clear()
             raise apsw.IOError("sync failed (planned): what was written is taken for clean and may never arrive")
         self._file.sync()
+        if self._disk.keeps_names:
+            self._disk.sync_name(self._name)
         if self._syncs_directory:
             self._disk.sync_directory()
             self._syncs_directory = False
