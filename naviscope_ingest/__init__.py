@@ -8,6 +8,7 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
 from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.buses import MemoryBus
+from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import (
     BadOutcome,
@@ -26,7 +27,7 @@ from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.reports import EpochReport, Failure, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
-from naviscope_ingest.stores import MemoryStore
+from naviscope_ingest.stores import MemoryStore, SqliteStore, open_store
 from naviscope_spi import (
     Clock,
     CommitBatch,
@@ -37,6 +38,7 @@ from naviscope_spi import (
     Dependency,
     Entry,
     EpochExists,
+    EpochOptions,
     EpochSealed,
     Executed,
     Executor,
@@ -44,6 +46,9 @@ from naviscope_spi import (
     InvalidMessage,
     Message,
     Outcome,
+    PayloadCodec,
+    PayloadNotDecodable,
+    PayloadNotEncodable,
     Permanent,
     PipelineBus,
     Resource,
@@ -51,6 +56,7 @@ from naviscope_spi import (
     SessionLost,
     SinkRejected,
     Skipped,
+    StoreFailed,
     StoreRefused,
     SupportsBatch,
     SystemFailure,
@@ -75,6 +81,7 @@ __all__ = [
     "EpochExists",
     "EpochExplanation",
     "EpochFailed",
+    "EpochOptions",
     "EpochReport",
     "EpochSealed",
     "EpochTimeout",
@@ -92,7 +99,11 @@ __all__ = [
     "MemoryStore",
     "Message",
     "MessageExplanation",
+    "MsgspecCodec",
     "Outcome",
+    "PayloadCodec",
+    "PayloadNotDecodable",
+    "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
     "Reason",
@@ -107,7 +118,9 @@ __all__ = [
     "SinkRejected",
     "SinkSet",
     "Skipped",
+    "SqliteStore",
     "Statistics",
+    "StoreFailed",
     "StoreRefused",
     "SubmitReceipt",
     "SupportsBatch",
@@ -116,5 +129,6 @@ __all__ = [
     "Transient",
     "UnknownEpoch",
     "UnknownMessage",
+    "open_store",
     "task_key",
 ]

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from naviscope_spi.errors import EpochExists, EpochSealed, InvalidMessage, StoreRefused, UnknownEpoch
+from naviscope_spi.errors import (
+    EpochExists,
+    EpochSealed,
+    InvalidMessage,
+    PartlyRefused,
+    PayloadNotDecodable,
+    PayloadNotEncodable,
+    StoreFailed,
+    StoreRefused,
+    UnknownEpoch,
+)
 
 if TYPE_CHECKING:
     from naviscope_ingest.reports import EpochReport
@@ -24,9 +34,13 @@ __all__ = [
     "IngestError",
     "InternalError",
     "InvalidMessage",
+    "PartlyRefused",
+    "PayloadNotDecodable",
+    "PayloadNotEncodable",
     "RuntimeFailed",
     "RuntimeStopped",
     "SinkMisbehaved",
+    "StoreFailed",
     "StoreRefused",
     "UnknownEpoch",
     "UnknownMessage",

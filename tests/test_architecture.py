@@ -255,7 +255,8 @@ def test_a_breach_is_found(rule, name, source):
         (f"{CORE}.graph", "from naviscope_spi import Message\nfor x in sorted({1, 2}): ..."),
         (
             "naviscope_ingest.stores.sqlite",
-            "import sqlite3, trio, psycopg\nimport naviscope_spi\nfrom . import sql\nfrom naviscope_ingest import codecs",
+            "import sqlite3, trio, psycopg\nimport naviscope_spi\nfrom . import sql\n"
+            "from naviscope_ingest import codecs",
         ),
         (f"{KERNEL}.loop", "import trio\nfrom naviscope_ingest._core import graph\nfrom naviscope_spi import Clock"),
         ("naviscope_ingest.runtime", "import spiral\nfrom naviscope_ingest._kernel import loop"),

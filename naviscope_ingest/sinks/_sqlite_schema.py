@@ -149,7 +149,9 @@ def _check_columns(connection: RunsSql | apsw.Connection, thing: _Thing) -> None
     table = f'"{_doubled(thing.name)}"'
     names = ", ".join(f'{table}."{_doubled(column)}"' for column in sorted(thing.columns))
     try:
-        list(connection.execute(f"SELECT {names} FROM {table} LIMIT 0"))  # noqa: S608 - quoted, and the user's own text
+        # Whether the table may be read at all comes first.
+        list(connection.execute(f"SELECT 1 FROM {table} LIMIT 0"))  # noqa: S608 - quoted, and the user's own text
+        list(connection.execute(f"SELECT {names} FROM {table} LIMIT 0"))  # noqa: S608
     except apsw.AuthError as error:
         raise SystemFailure(f"the schema has a table {thing.name!r}, but that is one of the store's own") from error
     except apsw.SQLError as error:

@@ -15,7 +15,7 @@ GROUP = "naviscope_ingest.stores"
 
 
 def open_store(url: str, **options: Any) -> AbstractAsyncContextManager[DeferredStore[Any]]:  # noqa: ANN401 - of the store
-    """Open the store that a URL names, for as long as a block lasts: `async with open_store(url) as store`.
+    """Return a context manager that opens the store of a URL, for as long as its block lasts.
 
     Args:
         url: "sqlite:///relative.db", "sqlite:////absolute/path.db", "memory://", or a scheme that another package has.

@@ -11,7 +11,7 @@ class PayloadCodec(Protocol):
     """Turns payloads into bytes and back, by the kind of their message.
 
     Both methods are called from any thread, may overlap, and must not wait. A payload that is `bytes` never comes here:
-    stores keep it untouched. What `decode` returns for equal bytes must be equal, for it tells duplicates from conflicts.
+    stores keep it untouched. What `decode` returns for equal bytes must be equal: it tells duplicates from conflicts.
     """
 
     @property

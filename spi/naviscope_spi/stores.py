@@ -505,8 +505,8 @@ class DeferredStore(Protocol[P]):
         """Claim messages. Those that ended, are leased to a live session, or are unknown are left out.
 
         An empty answer means that all of them were. The order of `seqs` is kept. A message whose payload cannot be
-        decoded is claimed like any other, and reading its payload raises `PayloadNotDecodable`. A durable store need not
-        wait until the claim is safe: what is lost with it is only that the message was being worked on.
+        decoded is claimed like any other, and reading its payload raises `PayloadNotDecodable`. A durable store need
+        not wait until the claim is safe: what is lost with it is only that the message was being worked on.
 
         Raises:
             SessionLost: the session has ended.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Generic, Literal, TypeVar
 
-from naviscope_ingest import MemoryBus, MemoryStore
+from naviscope_ingest import MemoryBus, MemoryStore, MsgspecCodec, SqliteStore
 from naviscope_spi import (
     DeferredStore,
     EpochKey,
@@ -16,6 +16,7 @@ from naviscope_spi import (
     Fact,
     Lease,
     Message,
+    PayloadCodec,
     PipelineBus,
     Position,
     PutReceipt,
@@ -26,8 +27,12 @@ from naviscope_spi import (
     Settled,
     Settlement,
     StoreInfo,
+    SupportsBackup,
+    SupportsColocation,
     SupportsNoWait,
     SupportsRecords,
+    SupportsRetention,
+    SupportsVerify,
 )
 
 P = TypeVar("P")
@@ -133,3 +138,14 @@ def buses_fit_by_shape() -> None:
     quick: SupportsNoWait = MemoryBus()
     quick = Wire()  # type: ignore[assignment]
     del bus, quick
+
+
+def check_sqlite(store: SqliteStore[int]) -> None:
+    contract: DeferredStore[int] = store
+    colocation: SupportsColocation[int] = store
+    records: SupportsRecords = store
+    retention: SupportsRetention = store
+    backup: SupportsBackup = store
+    verify: SupportsVerify = store
+    codec: PayloadCodec = MsgspecCodec({"kind": int})
+    del contract, colocation, records, retention, backup, verify, codec

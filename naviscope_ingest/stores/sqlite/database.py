@@ -13,8 +13,9 @@ from pathlib import Path
 import apsw
 from attrs import define, field
 
-from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore, StoreCorrupt, StoreFailed
+from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore, StoreCorrupt
 from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, load_scripts, upgrade
+from naviscope_spi import StoreFailed
 
 __all__ = ["Database"]
 
@@ -25,6 +26,8 @@ _READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
 # A log of this many pages is copied into the file when the writer has nothing else to do; of that many, in any case.
 _CHECKPOINT_PAGES = 2_000
 _LIMIT_PAGES = 16_000
+# How long somebody who looks at the file with another program may hold it, in milliseconds.
+_BUSY = 5_000
 
 
 @define(eq=False)
@@ -97,6 +100,7 @@ class Database:
         # Pages that were read are checked; a changed cell size is an error and not a wrong row.
         connection.execute("pragma cell_size_check = on").fetchall()
         connection.execute("pragma cache_size = -16000")
+        connection.set_busy_timeout(_BUSY)
         if self.read_only:
             upgrade(connection, self.path, self.scripts, is_writable=False)
             return
@@ -134,11 +138,8 @@ class Database:
         if size == copied:
             self.wal_pages = 0
         elif self.wal_pages > _LIMIT_PAGES:
-            try:
-                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-                self.wal_pages = 0
-            except apsw.BusyError:
-                self.wal_pages = 0
+            self.wal_pages = 0
+            _restart(self.connection)
 
     def reopen(self) -> None:
         """Close and open the file, and copy its log: what is there then is what was committed."""
@@ -154,12 +155,25 @@ class Database:
             return
         try:
             if is_clean and not self.read_only:
+                # A reader of ours may still be open: nobody waits for it.
+                connection.set_busy_timeout(0)
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             else:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         except apsw.Error:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close(True)
+
+
+def _restart(connection: apsw.Connection) -> None:
+    """Have the log start anew, unless somebody reads from it."""
+    connection.set_busy_timeout(0)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    except apsw.BusyError:
+        pass
+    finally:
+        connection.set_busy_timeout(_BUSY)
 
 
 def _look_at(path: Path, known: int) -> None:

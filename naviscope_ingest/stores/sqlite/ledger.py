@@ -23,6 +23,7 @@ from attrs import define, fields_dict
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
+from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Scribe, decode_options
 from naviscope_spi import EpochKey, EpochRecord, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
 
@@ -123,6 +124,7 @@ class Ledger:
         leases: by place.
         staged: the places of messages that have staged others.
         news: the facts of the present step.
+        now: the wall-clock time of the present step.
         is_heard: whether anybody reads facts.
         is_careful: whether the session before died, so that claims are safe before they are answered.
         must_commit: whether somebody else may have written, who cannot be counted.
@@ -137,6 +139,7 @@ class Ledger:
         self.leases: dict[Seq, Held] = {}
         self.staged: set[Seq] = set()
         self.news: list[FactBody] = []
+        self.now = 0.0
         self.is_heard = False
         self.is_careful = False
         self.must_commit = False
@@ -166,7 +169,7 @@ class Ledger:
 
     def load(self) -> None:
         """Read everything that is remembered from the file, which may be new."""
-        rows = self.connection.execute(f"select {', '.join(_STATE)}, mark from state").fetchall()  # noqa: S608 - names of ours
+        rows = fetch(self.connection, f"select {', '.join(_STATE)}, mark from state")  # noqa: S608 - names of ours
         if rows:
             state = State(*rows[0][:-1])
             if state.row() != rows[0]:
@@ -180,7 +183,7 @@ class Ledger:
         self.load_leases()
 
     def _load_codecs(self) -> None:
-        names = {number: name for number, name in self.connection.execute("select number, name from codecs")}
+        names = dict(fetch(self.connection, "select number, name from codecs"))
         numbers = {name: number for number, name in names.items()}
         mine = self.scribe.codec_name
         if mine not in numbers and not self.database.read_only:
@@ -195,9 +198,10 @@ class Ledger:
         self.leases = {}
         self._claims = {}
         self._stale = set()
-        claims = self.connection.execute("select number, seqs from claims order by number").fetchall()
+        claims = fetch(self.connection, "select number, seqs from claims order by number")
         for number, seqs in claims:
-            rows = self.connection.execute(
+            rows = fetch(
+                self.connection,
                 "select m.seq, m.epoch, coalesce(p.run, 0), coalesce(p.attempt, 0), p.seq is not null"
                 " from carray(?) c join messages m on m.seq = c.value"
                 " left join ends e on e.seq = m.seq left join progress p on p.seq = m.seq where e.seq is null",
@@ -206,7 +210,7 @@ class Ledger:
             held = {seq: Held(number, epoch, run, attempt, bool(has)) for seq, epoch, run, attempt, has in rows}
             self._claims[number] = len(held)
             self.leases.update(held)
-        self.staged = {parent for (parent,) in self.connection.execute("select distinct parent from staged")}
+        self.staged = {parent for (parent,) in fetch(self.connection, "select distinct parent from staged")}
         self._leases_changed = False
 
     def begin(self) -> None:
@@ -215,6 +219,7 @@ class Ledger:
         self._saved = self.sums.saved()
         self._leases_changed = False
         self.news = []
+        self.now = self.wall()
 
     def undo(self) -> None:
         """Forget what a request changed, after its rows were rolled back."""
@@ -287,7 +292,7 @@ class Ledger:
         row = self._epochs.get(number)
         if row is None:
             names = ", ".join((*_EPOCH, "mark"))
-            found = self.connection.execute(f"select {names} from epochs where number = ?", (number,)).fetchall()  # noqa: S608
+            found = fetch(self.connection, f"select {names} from epochs where number = ?", (number,))  # noqa: S608
             if not found:
                 return None
             row = EpochRow(*found[0])
@@ -320,7 +325,7 @@ class Ledger:
         number = self._new_names.get(name)
         if number is not None:
             return self.epoch(number)
-        found = self.connection.execute("select number from epochs where name = ?", (name,)).fetchall()
+        found = fetch(self.connection, "select number from epochs where name = ?", (name,))
         return self.epoch(found[0][0]) if found else None
 
     def add_epoch(self, row: EpochRow) -> None:
@@ -373,7 +378,7 @@ class Ledger:
         return held
 
     def tidy(self, *, is_revived: bool) -> None:
-        """Rewrite the claims whose rows name a message that has not ended and is not leased: one that was revived too."""
+        """Rewrite the claims whose rows name a message that is alive and not leased, as one that was revived may be."""
         if is_revived:
             self._stale.update(self._claims)
         for number in self._stale:
@@ -420,7 +425,7 @@ class Ledger:
 
     def mark_at(self, table: str, key: tuple[Any, ...]) -> int | None:
         """Return the hash of a row, None if it is not there."""
-        found = self.connection.execute(f"select mark from {table} where {_KEYS[table]}", key).fetchall()  # noqa: S608
+        found = fetch(self.connection, f"select mark from {table} where {_KEYS[table]}", key)  # noqa: S608
         return found[0][0] if found else None
 
     def insert(self, table: str, rows: Sequence[tuple[Any, ...]], mark_at: int = -1) -> None:

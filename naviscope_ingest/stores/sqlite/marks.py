@@ -15,6 +15,8 @@ from typing import TypeAlias
 import apsw
 import msgspec
 
+from naviscope_ingest.stores.sqlite.queries import fetch
+
 __all__ = ["Sums", "Totals", "mark_of"]
 
 _WRAP = 1 << 128
@@ -36,7 +38,7 @@ class Sums:
 
     def load(self, connection: apsw.Connection) -> None:
         """Read them from the file."""
-        rows = connection.execute("select name, amount, total from sums")
+        rows = fetch(connection, "select name, amount, total from sums")
         self._totals = {name: (amount, int.from_bytes(total, "big")) for name, amount, total in rows}
         self._written = dict(self._totals)
 

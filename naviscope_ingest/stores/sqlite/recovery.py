@@ -15,6 +15,7 @@ import apsw
 import msgspec
 
 from naviscope_ingest.stores.sqlite.ledger import EpochRow
+from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Scribe, decode_depends_on, messages_named
 from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS
 from naviscope_ingest.stores.sqlite.steps import GLOBAL
@@ -37,8 +38,8 @@ __all__ = ["recovery"]
 # How many rows one chunk has. The writer does nothing else while it reads one.
 _CHUNK = 1_000
 _EPOCHS = (
-    "select number, name, state, options, cancel, succeeded, report, completed_at, prune_at, freed, unfinished, letters,"
-    " first_seq, mark from epochs where number > ? order by number limit ?"
+    "select number, name, state, options, cancel, succeeded, report, completed_at, prune_at, freed, unfinished,"
+    " letters, first_seq, mark from epochs where number > ? order by number limit ?"
 )
 _MESSAGES = (
     "select m.seq, m.epoch, m.at, m.id, m.head, m.rest, e.seq is null, p.added from messages m"
@@ -76,7 +77,7 @@ def recovery(connection: apsw.Connection, scribe: Scribe, leases: Mapping[Seq, i
         keys.update({epoch.number: epoch.key for epoch in epochs if not epoch.freed})
         yield [EpochOpened(epoch.record) for epoch in epochs]
     named: dict[tuple[str, str], None] = {}
-    first = connection.execute("select min(first_seq) from epochs where not freed").fetchall()[0][0]
+    first = fetch(connection, "select min(first_seq) from epochs where not freed")[0][0]
     for rows in _chunks(connection, _MESSAGES, (first or 1) - 1):
         yield list(_accepted(rows, keys, scribe, named))
     yield from _elsewhere(connection, scribe, named)
@@ -85,7 +86,7 @@ def recovery(connection: apsw.Connection, scribe: Scribe, leases: Mapping[Seq, i
 
 
 def _chunks(connection: apsw.Connection, statement: str, after: int = 0) -> Iterator[Sequence[tuple[Any, ...]]]:
-    while rows := connection.execute(statement, (after, _CHUNK)).fetchall():
+    while rows := fetch(connection, statement, (after, _CHUNK)):
         yield rows
         after = rows[-1][0]
 
@@ -111,7 +112,7 @@ def _elsewhere(
 ) -> Iterator[Sequence[FactBody]]:
     """Yield messages of completed epochs that unfinished messages name, with their ends."""
     for name in named:
-        for seq, number, epoch, at, message_id, head, rest, *end in connection.execute(_NAMED, name):
+        for seq, number, epoch, at, message_id, head, rest, *end in fetch(connection, _NAMED, name):
             message = scribe.outline(message_id, head, rest)
             yield [Accepted(EpochKey(number, epoch), [seq], [message], at), *_ends([(seq, *end)])]
 
@@ -123,7 +124,7 @@ def _fates(connection: apsw.Connection, leases: Mapping[Seq, int]) -> Iterator[S
     waits mean that the lease is over.
     """
     for rows in _chunks(connection, _PROGRESS):
-        waits = [_waits(*row) for row in rows]
+        waits = [_waits(row) for row in rows]
         told = [each for each in waits if each is not None]
         if told:
             yield told
@@ -133,9 +134,8 @@ def _fates(connection: apsw.Connection, leases: Mapping[Seq, int]) -> Iterator[S
         yield _ends(rows)
 
 
-def _waits(
-    seq: Seq, run: int, attempt: int, not_before: float | None, added: bytes | None, prepared: bytes | None
-) -> Waits | None:
+def _waits(row: tuple[Any, ...]) -> Waits | None:
+    seq, run, attempt, not_before, added, prepared = row
     if (run, attempt, not_before, added, prepared) == (0, 0, None, None, None):
         return None
     return Waits(seq, None if added is None else decode_depends_on(added), not_before, attempt, run)
@@ -157,7 +157,7 @@ def _resources(connection: apsw.Connection) -> Iterator[Sequence[FactBody]]:
     statement = (
         "select scope, name, version, value from resources where (scope, name) > (?, ?) order by scope, name limit ?"
     )
-    while rows := connection.execute(statement, (*after, _CHUNK)).fetchall():
+    while rows := fetch(connection, statement, (*after, _CHUNK)):
         yield [
             Provided(Resource(name, version, value=value), None if scope == GLOBAL else scope)
             for scope, name, version, value in rows

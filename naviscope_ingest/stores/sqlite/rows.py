@@ -140,7 +140,7 @@ class _Unreadable(Message[Any]):
     why: PayloadNotDecodable
 
     @property
-    def payload(self) -> Any:  # type: ignore[override]  # noqa: ANN401 - there is none
+    def payload(self) -> Any:  # noqa: ANN401 - there is none
         raise self.why
 
     @payload.setter
@@ -214,7 +214,7 @@ class Scribe:
                 raise PayloadNotEncodable(kind, exc.reason, field=exc.field, message_id=message_id) from exc
         if len(data) > self._max_payload:
             raise InvalidMessage(
-                f"the payload of message {message_id!r} has {len(data)} bytes: at most {self._max_payload} are allowed; "
+                f"the payload of message {message_id!r} has {len(data)} bytes, and {self._max_payload} are allowed: "
                 "store it elsewhere and submit where it is, or open the store with a larger max_payload"
             )
         return codec, data

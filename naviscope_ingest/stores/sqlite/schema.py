@@ -1,7 +1,7 @@
 """The format of the file: its number, the scripts that make it, and how an older file is upgraded.
 
-Script N turns format N - 1 into N. A new file runs them all, an older one those it lacks, in one transaction: a crash in
-the middle leaves the file as it was.
+Script N turns format N - 1 into N. A new file runs them all, an older one those it lacks, in one transaction: a crash
+in the middle leaves the file as it was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib.resources import files
 import apsw
 
 from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore
+from naviscope_ingest.stores.sqlite.queries import fetch
 
 __all__ = ["APPLICATION_ID", "load_scripts", "upgrade"]
 
@@ -21,7 +22,7 @@ APPLICATION_ID = 0x4E565331
 
 def load_scripts() -> Sequence[str]:
     """Return the scripts of all formats, in order."""
-    folder = files(__package__).joinpath("schema")
+    folder = files("naviscope_ingest.stores.sqlite").joinpath("schema")
     names = sorted(each.name for each in folder.iterdir() if each.name.endswith(".sql"))
     return [folder.joinpath(name).read_text(encoding="utf-8") for name in names]
 
@@ -61,6 +62,6 @@ def _format(connection: apsw.Connection, path: str) -> int | None:
         version = connection.pragma("user_version")
         assert isinstance(version, int)
         return version
-    if application == 0 and not connection.execute("select 1 from sqlite_schema limit 1").fetchall():
+    if application == 0 and not fetch(connection, "select 1 from sqlite_schema limit 1"):
         return None
     raise NotAStore(f"{path} is a database of another program (application_id {application}): take another file")

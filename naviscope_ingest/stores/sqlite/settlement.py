@@ -11,6 +11,7 @@ from attrs import define, field
 
 from naviscope_ingest.stores.sqlite.ledger import EpochRow, Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
+from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Content, decode_depends_on, decode_options, encode_depends_on
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, provide
 from naviscope_spi import (
@@ -33,7 +34,7 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["COMMITTED", "ENDS", "Contents", "settle"]
+__all__ = ["COMMITTED", "ENDS", "settle"]
 
 COMMITTED = 0
 ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
@@ -42,13 +43,6 @@ ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
 _CODES = {end: code for code, end in enumerate(ENDS)}
 _LETTERS = (_CODES["dead"], _CODES["expired"])
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class Contents(NamedTuple):
-    """What the caller's thread has encoded of a settlement: derived messages by parent, edited payloads by place."""
-
-    derived: Sequence[Sequence[Content]] = ()
-    edited: Mapping[Seq, tuple[int, bytes]] = {}
 
 
 @define
@@ -82,7 +76,9 @@ class _Progress(NamedTuple):
         return self.run, self.attempt, self.not_before, self.added, self.prepared
 
 
-def settle(ledger: Ledger, session: Session, settlement: Settlement[Any], contents: Contents, retain: float) -> Settled:
+def settle(
+    ledger: Ledger, session: Session, settlement: Settlement[Any], contents: Sequence[Sequence[Content]], retain: float
+) -> Settled:
     """Apply a settlement."""
     leads = ledger.current(session).fence is not None
     _check_parents(settlement)
@@ -91,10 +87,10 @@ def settle(ledger: Ledger, session: Session, settlement: Settlement[Any], conten
     for ended in settlement.ended:
         _end(ledger, step, ended, leads=leads)
     for waits in settlement.waits:
-        _wait(ledger, step, waits, contents.edited.get(waits.seq), leads=leads)
+        _wait(ledger, step, waits, leads=leads)
     for seq, outcome in settlement.prepared.items():
         _prepare(ledger, step, seq, outcome)
-    for derived, encoded in zip(settlement.derived, contents.derived, strict=True):
+    for derived, encoded in zip(settlement.derived, contents, strict=True):
         if derived.parent in done:
             _derive(ledger, step, derived, encoded, done[derived.parent])
     if step.has_changed or not _names_messages(settlement):
@@ -178,12 +174,13 @@ class _Seen(NamedTuple):
 
 
 def _look(ledger: Ledger, seq: Seq) -> _Seen | None:
-    found = ledger.connection.execute(
+    found = fetch(
+        ledger.connection,
         "select m.epoch, e.end, p.seq, p.run, p.attempt, p.crashes, p.not_before, p.added, p.prepared, p.edited_codec,"
         " p.edited from messages m left join ends e on e.seq = m.seq left join progress p on p.seq = m.seq"
         " where m.seq = ?",
         (seq,),
-    ).fetchall()
+    )
     if not found:
         return None
     epoch, end, has, *progress = found[0]
@@ -212,20 +209,21 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
     step.fates.append(ended)
 
 
-def _wait(ledger: Ledger, step: _Step, waits: Waits, edited: tuple[int, bytes] | None, *, leads: bool) -> None:
+def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
     seq = waits.seq
     seen = _look(ledger, seq)
     run = 0 if seen is None or seen.progress is None else seen.progress.run
     if seen is None:
         step.refused.append(seq)
         return
-    if seen.end not in (None, COMMITTED) and waits.run > run and leads:
+    if seen.end not in (None, COMMITTED) and waits.run > run and leads and not _is_freed(ledger, seen.epoch):
         _revive(ledger, seq, seen)
         step.has_revived = True
     elif waits.run != run or seen.end is not None or not (leads or seq in ledger.leases):
         step.refused.append(seq)
         return
     now = seen.progress or _Progress()
+    edited = None if waits.payload is None else _edited(ledger, waits)
     then = _after(now, waits, edited)
     changed = seq in ledger.leases or seen.end is not None or now.shown != then.shown
     ledger.release(seq, is_ended=False)
@@ -234,6 +232,16 @@ def _wait(ledger: Ledger, step: _Step, waits: Waits, edited: tuple[int, bytes] |
     if changed:
         step.has_changed = True
         step.fates.append(waits)
+
+
+def _is_freed(ledger: Ledger, number: int) -> bool:
+    epoch = ledger.epoch(number)
+    return epoch is None or bool(epoch.freed)
+
+
+def _edited(ledger: Ledger, waits: Waits) -> tuple[int, bytes]:
+    ((name, head),) = fetch(ledger.connection, "select id, head from messages where seq = ?", (waits.seq,))
+    return ledger.scribe.write_payload(name, ledger.scribe.kind_of(head), waits.payload)
 
 
 def _after(now: _Progress, waits: Waits, edited: tuple[int, bytes] | None) -> _Progress:
@@ -288,13 +296,16 @@ def _derive(ledger: Ledger, step: _Step, derived: Derived[Any], contents: Sequen
 
 def _bear(ledger: Ledger, step: _Step, epoch: EpochRow, derived: Derived[Any], contents: Sequence[Content]) -> None:
     born = _bring_alive(ledger, epoch, derived.parent) if derived.staged and derived.parent in ledger.staged else []
-    messages, fresh = _unknown(ledger, epoch, derived.messages, contents)
+    messages: Sequence[Message[Any]] = derived.messages
     first = ledger.state.last_seq + 1
-    insert_messages(ledger, epoch, messages, fresh, tell=False)
+    are_different = len({message.id for message in messages}) == len(messages)
+    if not (are_different and insert_messages(ledger, epoch, messages, contents, tell=False)):
+        messages, fresh = _unknown(ledger, epoch, messages, contents)
+        insert_messages(ledger, epoch, messages, fresh, tell=False)
     born += [(Seq(first + index), message) for index, message in enumerate(messages)]
     if born:
         seqs = [seq for seq, _ in born]
-        step.births.append(Accepted(epoch.key, seqs, [message for _, message in born], ledger.wall()))
+        step.births.append(Accepted(epoch.key, seqs, [message for _, message in born], ledger.now))
         step.accepted.extend((seq, epoch.key, message) for seq, message in born)
 
 
@@ -314,12 +325,13 @@ def _unknown(
 
 def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[tuple[Seq, Message[Any]]]:
     """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
-    at = ledger.wall()
-    rows = ledger.connection.execute(
+    at = ledger.now
+    rows = fetch(
+        ledger.connection,
         "select s.seq, s.id, s.head, s.rest, s.codec, s.payload from staged s where s.parent = ? and not exists"
         " (select 1 from messages m where m.epoch = s.epoch and m.id = s.id) order by s.seq",
         (parent,),
-    ).fetchall()
+    )
     alive = []
     for seq, name, head, rest, codec, payload in rows:
         mark = mark_of("messages", seq, epoch.number, name, at, head, rest, codec, payload)
@@ -335,7 +347,7 @@ def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[tuple[Seq
 def _drop_orphans(ledger: Ledger) -> None:
     """Delete what was staged under a lease that has ended."""
     for parent in [parent for parent in ledger.staged if parent not in ledger.leases]:
-        rows = ledger.connection.execute("select mark from staged where parent = ?", (parent,))
+        rows = fetch(ledger.connection, "select mark from staged where parent = ?", (parent,))
         ledger.sums.add("staged", [mark for (mark,) in rows], -1)
         ledger.connection.execute("delete from staged where parent = ?", (parent,))
         ledger.staged.discard(parent)
@@ -382,7 +394,7 @@ def _may_become(epoch: EpochRow, state: str) -> bool:
 
 
 def _complete(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
-    epoch.completed_at = ledger.wall()
+    epoch.completed_at = ledger.now
     epoch.prune_at = None
     if epoch.letters:
         return
@@ -390,6 +402,6 @@ def _complete(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
     own = decode_options(epoch.options).retain
     # `prune` is asked by the store's own retention: an epoch with another one stands as if it completed then.
     epoch.prune_at = epoch.completed_at + (0.0 if own is None else float(own) - retain)
-    rows = ledger.connection.execute("select name from resources where scope = ?", (epoch.number,)).fetchall()
+    rows = fetch(ledger.connection, "select name from resources where scope = ?", (epoch.number,))
     for (name,) in rows:
         ledger.drop_row("resources", (epoch.number, name))

@@ -14,6 +14,7 @@ import apsw
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.ledger import EpochRow, Held, Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
+from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import Content, encode_options
 from naviscope_spi import (
     Accepted,
@@ -69,7 +70,7 @@ def enter(ledger: Ledger, who: str, *, lead: bool) -> Session:
     state.last_token += 1
     state.last_fence += lead
     state.token, state.fence = state.last_token, state.last_fence if lead else None
-    state.who, state.since = who, ledger.wall()
+    state.who, state.since = who, ledger.now
     return Session(state.token, state.fence)
 
 
@@ -90,7 +91,7 @@ def _end_session(ledger: Ledger, token: int, *, clean: bool) -> None:
 
 
 def _count_crash(ledger: Ledger, seq: Seq) -> None:
-    found = ledger.connection.execute("select * from progress where seq = ?", (seq,)).fetchall()
+    found = fetch(ledger.connection, "select * from progress where seq = ?", (seq,))
     run, attempt, crashes, *rest, prepared, edited_codec, edited = found[0][1:-1] if found else _NO_PROGRESS
     if prepared is None:
         row = (seq, run, attempt, crashes + 1, *rest, prepared, edited_codec, edited)
@@ -162,7 +163,7 @@ def insert_messages(
     """Add messages to an epoch; return False, with nothing added, if one of the ids is known."""
     if not contents:
         return True
-    at = ledger.wall()
+    at = ledger.now
     first = ledger.state.last_seq + 1
     number = epoch.number
     rows = [
@@ -191,7 +192,7 @@ def insert_messages(
     if epoch.first_seq is None:
         epoch.first_seq = first
     if tell:
-        told = [Accepted(epoch.key, range(first, first + len(rows)), messages, at)] if ledger.is_heard else []
+        told = [Accepted(epoch.key, [Seq(row[0]) for row in rows], messages, at)] if ledger.is_heard else []
         ledger.tell(told)
     return True
 
@@ -199,7 +200,7 @@ def insert_messages(
 def known_content(ledger: Ledger, epoch: int, name: str) -> tuple[bytes, int, bytes] | None:
     """Return head, codec and payload of a message, None if the id is not known."""
     statement = "select head, codec, payload from messages where epoch = ? and id = ?"
-    found = ledger.connection.execute(statement, (epoch, name)).fetchall()
+    found = fetch(ledger.connection, statement, (epoch, name))
     return found[0] if found else None
 
 
@@ -231,7 +232,7 @@ def put_staged(ledger: Ledger, key: EpochKey, contents: Sequence[Content], paren
     if held is None or mine != (ledger.state.token, held.run, held.attempt):
         raise SessionLost(f"the lease of message {parent.message.id!r} is not live: nothing was staged")
     fresh, conflicts = _sorted_out(ledger, epoch, contents, _Stage(ledger, parent.seq))
-    at = ledger.wall()
+    at = ledger.now
     first = ledger.state.last_seq + 1
     rows = []
     for seq, index in enumerate(fresh, first):
@@ -256,7 +257,7 @@ class _Stage(dict[str, tuple[bytes, int, bytes]]):
 
     def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as in dict
         statement = "select head, codec, payload from staged where parent = ? and id = ?"
-        found = self._ledger.connection.execute(statement, (self._parent, name)).fetchall()
+        found = fetch(self._ledger.connection, statement, (self._parent, name))
         return found[0] if found else default
 
 
@@ -280,7 +281,7 @@ def pop_ready(ledger: Ledger, session: Session, seqs: Sequence[Seq]) -> list[Lea
     claimed: list[Lease[Any]] = []
     read = ledger.scribe.read
     keys: dict[int, EpochKey] = {}
-    rows = ledger.connection.execute(_CLAIM, (apsw.carray(array("q", wanted)),))
+    rows = fetch(ledger.connection, _CLAIM, (apsw.carray(array("q", wanted)),))
     for (
         seq,
         epoch,
@@ -338,7 +339,7 @@ def provide(ledger: Ledger, number: int | None, resource: Resource) -> Iterator[
             return
     scope = GLOBAL if number is None else number
     statement = "select version, value from resources where scope = ? and name = ?"
-    found = ledger.connection.execute(statement, (scope, resource.name)).fetchall()
+    found = fetch(ledger.connection, statement, (scope, resource.name))
     old = Resource(resource.name, found[0][0], value=found[0][1]) if found else None
     now = _merged(old, resource)
     if now is not None:
@@ -365,7 +366,7 @@ def forget_ready(ledger: Ledger, names: Sequence[str]) -> Position:
 def read_records(ledger: Ledger, space: str, keys: Sequence[str]) -> dict[str, bytes]:
     """Return the values of those keys that exist."""
     statement = "select value from records where space = ? and key = ?"
-    found = ((key, ledger.connection.execute(statement, (space, key)).fetchall()) for key in keys)
+    found = ((key, fetch(ledger.connection, statement, (space, key))) for key in keys)
     return {key: rows[0][0] for key, rows in found if rows}
 
 
@@ -375,9 +376,11 @@ def prune(ledger: Ledger, before: float, limit: int) -> int:
     The epoch itself goes first, so that its name is free and nobody sees half of it; then its messages, in steps.
     """
     removed = _prune_messages(ledger, limit)
-    rows = ledger.connection.execute(
-        "select number from epochs where prune_at < ? order by prune_at limit ?", (before, max(0, limit - removed))
-    ).fetchall()
+    rows = fetch(
+        ledger.connection,
+        "select number from epochs where prune_at < ? order by prune_at limit ?",
+        (before, max(0, limit - removed)),
+    )
     forgotten = []
     for (number,) in rows:
         epoch = ledger.epoch(number)
@@ -391,9 +394,9 @@ def prune(ledger: Ledger, before: float, limit: int) -> int:
 
 def _prune_messages(ledger: Ledger, limit: int) -> int:
     removed = 0
-    for (epoch,) in ledger.connection.execute("select epoch from pruned order by epoch").fetchall():
+    for (epoch,) in fetch(ledger.connection, "select epoch from pruned order by epoch"):
         statement = "select seq, mark from messages where epoch = ? limit ?"
-        rows = ledger.connection.execute(statement, (epoch, limit - removed)).fetchall()
+        rows = fetch(ledger.connection, statement, (epoch, limit - removed))
         _delete_messages(ledger, rows)
         removed += len(rows)
         if removed >= limit:
@@ -408,7 +411,7 @@ def _delete_messages(ledger: Ledger, rows: Sequence[tuple[int, int]]) -> None:
     seqs = apsw.carray(array("q", [seq for seq, _ in rows]))
     for table in ("ends", "progress"):
         select = f"select mark from {table} where seq in (select value from carray(?))"  # noqa: S608 - a name of ours
-        ledger.sums.add(table, [mark for (mark,) in ledger.connection.execute(select, (seqs,))], -1)
+        ledger.sums.add(table, [mark for (mark,) in fetch(ledger.connection, select, (seqs,))], -1)
         ledger.connection.execute(f"delete from {table} where seq in (select value from carray(?))", (seqs,))  # noqa: S608
     ledger.connection.execute("delete from messages where seq in (select value from carray(?))", (seqs,))
     ledger.sums.add("messages", [mark for _, mark in rows], -1)

@@ -25,8 +25,8 @@ from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
 from naviscope_ingest.stores.sqlite.recovery import recovery
-from naviscope_ingest.stores.sqlite.rows import Scribe
-from naviscope_ingest.stores.sqlite.settlement import Contents, settle
+from naviscope_ingest.stores.sqlite.rows import Content, Scribe
+from naviscope_ingest.stores.sqlite.settlement import settle
 from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
 from naviscope_ingest.stores.sqlite.verification import verification
 from naviscope_ingest.stores.sqlite.writer import InlineRunner, ThreadRunner
@@ -309,16 +309,9 @@ class SqliteStore(Generic[P]):
         settled: Settled = await self._write(work)
         return settled
 
-    def _contents(self, settlement: Settlement[P]) -> Contents:
-        if not (settlement.derived or settlement.waits):
-            return Contents()
+    def _contents(self, settlement: Settlement[P]) -> Sequence[Sequence[Content]]:
         write = self._ledger.scribe.write
-        edited = {
-            waits.seq: self._ledger.scribe.write_payload(f"at place {waits.seq}", "edited", waits.payload)
-            for waits in settlement.waits
-            if waits.payload is not None
-        }
-        return Contents([[write(message) for message in each.messages] for each in settlement.derived], edited)
+        return [[write(message) for message in each.messages] for each in settlement.derived]
 
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:
         """Provide resources globally. Versions only grow: a lower one changes nothing."""
@@ -352,7 +345,7 @@ class SqliteStore(Generic[P]):
         return ledger.position, known
 
     def _of_now(self, ledger: Ledger, read: Callable[[apsw.Connection], Iterator[Any]]) -> Iterator[Any]:
-        """Read from the file as it is now: aside while others write, or at once if there can be no second connection."""
+        """Read from the file as it is now: aside while others write, or at once if there is no second connection."""
         if ledger.database.is_exclusive:
             return iter(list(read(ledger.connection)))
         return _closing(ledger.database.snapshot(), read)
@@ -383,7 +376,9 @@ class SqliteStore(Generic[P]):
         return findings
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy to a path that does not exist yet, while work goes on. It opens with `read_only=True`.
+        """Write a consistent copy to a path that does not exist yet, while work goes on.
+
+        Open it with `read_only=True` to look at it, or without to go on from there.
 
         Raises:
             FileExistsError: there is something at that path.

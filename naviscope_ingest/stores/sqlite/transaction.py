@@ -1,8 +1,8 @@
 """What a colocated sink gets: statements inside the store's own transaction, and nothing that could break it.
 
-The sink's statements are compiled under an authorizer: no transaction control, no ATTACH, no PRAGMA, none of our tables.
-It is asked when a statement is compiled. Ours are compiled too, so it has to know whose turn it is; and the sink's begin
-with a comment, so that they are never taken for one of ours that was compiled before.
+The sink's statements are compiled under an authorizer: no transaction control, no ATTACH, no PRAGMA, none of our
+tables. It is asked when a statement is compiled. Ours are compiled too, so it has to know whose turn it is; and the
+sink's begin with a comment, so that they are never taken for one of ours that was compiled before.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import apsw
 
 from naviscope_ingest.stores.sqlite.ledger import State
 from naviscope_ingest.stores.sqlite.marks import Sums, mark_of
+from naviscope_ingest.stores.sqlite.queries import fetch
 
 __all__ = ["verification"]
 
@@ -55,7 +56,7 @@ def verification(connection: apsw.Connection) -> Iterator[Sequence[str]]:
 def _findings(connection: apsw.Connection) -> Iterator[Sequence[str]]:
     sums = Sums()
     try:
-        yield [str(row[0]) for row in connection.execute("pragma quick_check(20)") if row[0] != "ok"]
+        yield [str(row[0]) for row in fetch(connection, "pragma quick_check(20)") if row[0] != "ok"]
         sums.load(connection)
         yield _check_state(connection)
     except apsw.Error as exc:
@@ -69,7 +70,7 @@ def _findings(connection: apsw.Connection) -> Iterator[Sequence[str]]:
 
 
 def _check_state(connection: apsw.Connection) -> list[str]:
-    rows = connection.execute("select * from state").fetchall()
+    rows = fetch(connection, "select * from state")
     if len(rows) != 1:
         return [f"table state has {len(rows)} rows and should have 1"]
     state = State(*rows[0][1:-1])
@@ -83,7 +84,7 @@ def _check_table(connection: apsw.Connection, table: _Table, expected: tuple[int
     start = f"select {table.columns}, mark from {table.name}"  # noqa: S608
     end = f"order by {key} limit {_CHUNK}"
     marks = ", ".join("?" * table.key)
-    rows = connection.execute(f"{start} {end}").fetchall()
+    rows = fetch(connection, f"{start} {end}")
     amount, total = 0, 0
     while rows:
         findings = []
@@ -94,7 +95,7 @@ def _check_table(connection: apsw.Connection, table: _Table, expected: tuple[int
                 findings.append(f"table {table.name}, {_name(names, values)}: the row does not match its hash")
         yield findings
         after = rows[-1][: table.key]
-        rows = connection.execute(f"{start} where ({key}) > ({marks}) {end}", after).fetchall()
+        rows = fetch(connection, f"{start} where ({key}) > ({marks}) {end}", after)
     if (amount, total % (1 << 128)) != expected:
         yield [
             f"table {table.name}: {amount} rows, and the sum says {expected[0]}"

@@ -4,23 +4,25 @@ A group is what is queued when the writer comes round: no timer. Each request ha
 that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
 exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
 
-A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and looked
-at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is run once
-more. A second error stops the store: nobody is told "not stored" by somebody who has not looked.
+A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
+looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
+run once more. A second error stops the store: nobody is told "not stored" by somebody who has not looked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
+import msgspec
 import outcome
 import trio
 
-from naviscope_ingest.stores.sqlite.errors import StoreClosed, translated
+from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.transaction import GuestError
 from naviscope_spi import FactBody, Position, StoreFailed
@@ -132,7 +134,7 @@ class Writer:
             if is_alone:
                 connection.execute("begin immediate")
             ledger.undo()
-            request.answer = outcome.Error(_unwrapped(exc))
+            request.answer = outcome.Error(_unwrapped(self._translated(exc, "writing")))
             request.step = None
         else:
             request.answer = outcome.Value(answer)
@@ -153,6 +155,10 @@ class Writer:
         _fail(group, error)
 
     def _translated(self, exc: Exception, doing: str) -> Exception:
+        if isinstance(exc, msgspec.MsgspecError):
+            error: Exception = StoreCorrupt(f"{self.ledger.database.path}: {doing}: {exc}; a row is damaged")
+            error.__cause__ = exc
+            return error
         if not isinstance(exc, apsw.Error):
             return exc
         error = translated(exc, self.ledger.database.path, doing)
@@ -265,7 +271,8 @@ class ThreadRunner:
 
     async def stop(self, work: Callable[[Ledger], None]) -> None:
         """Close, and end the thread. Everything that was queued happens first."""
-        with trio.CancelScope(shield=True):
+        # A store that has stopped is closed already, and has said so to those who asked.
+        with trio.CancelScope(shield=True), contextlib.suppress(StoreFailed):
             try:
                 await self.ask(work, is_apart=True)
             finally:
@@ -313,10 +320,9 @@ class ThreadRunner:
 
     def _soon(self, call: Callable[[Any], None], argument: object) -> None:
         assert self._token is not None
-        try:
+        # If nobody is left to be told, what was done is done all the same.
+        with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, argument)
-        except trio.RunFinishedError:
-            pass
 
     def _deliver(self, group: Sequence[Request]) -> None:
         for request in group:

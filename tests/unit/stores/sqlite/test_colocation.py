@@ -1,0 +1,112 @@
+"""Sinks that write inside the store's transaction."""
+
+import apsw
+import pytest
+
+from naviscope_ingest.stores import SqliteStore
+from naviscope_spi import EpochOptions, Message, PartlyRefused, Settlement
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with SqliteStore.open(tmp_path / "a.db") as store:
+        yield store
+
+
+async def leases_of(store, session, count=2):
+    epoch = (await store.open_epoch(None, EpochOptions())).key
+    seqs = (await store.put(epoch, [Message(f"m{number}", number) for number in range(count)])).accepted
+    return await store.pop_ready(session, seqs)
+
+
+def insert(transaction):
+    transaction.execute("create table if not exists rows (x)")
+    transaction.executemany("insert into rows values (?)", [(1,), (2,)])
+
+
+async def count(store):
+    return await store._read(lambda ledger: ledger.connection.execute("select count(*) from rows").fetchall()[0][0])
+
+
+async def test_writes_of_a_sink_come_with_the_settlement(store):
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+        await store.settle_with(session, Settlement(committed=leases), insert)
+        assert await count(store) == 2
+
+
+async def test_a_settlement_that_comes_again_does_not_write_again(store):
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+        await store.settle_with(session, Settlement(committed=leases), insert)
+        settled = await store.settle_with(session, Settlement(committed=leases), insert)
+        assert len(settled.refused) == 2
+        assert await count(store) == 2
+
+
+async def test_a_settlement_that_is_refused_in_part_writes_nothing(store):
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+        await store.settle_with(session, Settlement(committed=leases[:1]), insert)
+        with pytest.raises(PartlyRefused) as caught:
+            await store.settle_with(session, Settlement(committed=leases), insert)
+        assert list(caught.value.refused) == [leases[0].seq]
+        assert await count(store) == 2
+        settled = await store.settle_with(session, Settlement(committed=leases[1:]), insert)
+        assert settled.refused == []
+        assert await store.verify() == []
+
+
+async def test_the_error_of_a_sink_undoes_its_settlement_alone(store):
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+
+        def fail(transaction):
+            insert(transaction)
+            transaction.execute("insert into nowhere values (1)")
+
+        with pytest.raises(apsw.SQLError, match="nowhere"):
+            await store.settle_with(session, Settlement(committed=leases), fail)
+        settled = await store.settle_with(session, Settlement(committed=leases), insert)
+        assert settled.refused == []
+        assert await count(store) == 2
+        assert await store.verify() == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "commit",
+        "rollback",
+        "savepoint x",
+        "release request",
+        "attach ':memory:' as other",
+        "pragma synchronous = off",
+        "delete from messages",
+        "select * from state",
+        "update epochs set state = 'open'",
+        "drop table ends",
+        "create table claims (x)",
+        "create trigger t after insert on messages begin select 1; end",
+        "create index i on messages (at)",
+        "alter table messages add column x",
+        "begin immediate",
+    ],
+)
+async def test_a_sink_cannot_touch_the_store(store, statement):
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+        with pytest.raises(apsw.Error):
+            await store.settle_with(session, Settlement(committed=leases), lambda sink: sink.execute(statement))
+        settled = await store.settle(session, Settlement(committed=leases))
+        assert settled.refused == []
+        assert await store.verify() == []
+
+
+async def test_a_transaction_is_over_when_apply_returns(store):
+    kept = []
+    async with store.join("test") as session:
+        leases = await leases_of(store, session)
+        await store.settle_with(session, Settlement(committed=leases), kept.append)
+    with pytest.raises(RuntimeError, match="is over"):
+        kept[0].execute("select 1")
