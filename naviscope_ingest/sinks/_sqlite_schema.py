@@ -15,7 +15,7 @@ import apsw
 from attrs import frozen
 
 from naviscope_ingest.sinks._sqlite_apply import RunsSql
-from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, ROLLBACK, is_reserved
+from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, is_reserved, rolls_back
 from naviscope_spi import SystemFailure
 
 __all__ = ["Schema"]
@@ -63,7 +63,7 @@ class Schema:
     def __init__(self, sql: str) -> None:
         if not isinstance(sql, str):
             raise ValueError(f"schema={sql!r:.80}: give CREATE statements as a string")
-        if ROLLBACK.search(sql):
+        if rolls_back(sql):
             raise ValueError("schema: a constraint or trigger that rolls the whole transaction back: use ABORT there")
         self._things = tuple(_tried(sql))
         self._marks = tuple(thing.mark for thing in self._things)
