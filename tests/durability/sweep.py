@@ -191,10 +191,10 @@ def _fail_and_cut(scenario: Scenario, operation: Operation, fault: Fault, found:
 
 
 def _cut_recovery(scenario: Scenario, before: SimulatedDisk, seen: Any, found: Findings, operation: Operation) -> None:
-    probe = before.copy()
+    probe = before.killed_image()
     scenario.recover(probe)
     for number in range(probe.operations):
-        disk = before.copy()
+        disk = before.killed_image()
         disk.kill_at(number)
         with suppress(*scenario.tolerated, BaseExceptionGroup):
             scenario.recover(disk)

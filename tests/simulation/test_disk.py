@@ -160,10 +160,10 @@ def test_what_is_found_after_a_power_cut_can_be_cut_again():
     for number in changes()[10::7]:
         disk, _ = stopped(number)
         before = disk.image(Survival("torn", 1))
-        probe = before.copy()
+        probe = before.killed_image()
         expected = parts(probe)
         for again in range(probe.operations):
-            image = before.copy()
+            image = before.killed_image()
             image.kill_at(again)
             with suppress(apsw.Error, AssertionError):
                 parts(image)
