@@ -15,7 +15,7 @@ import apsw
 from attrs import frozen
 
 from naviscope_ingest.sinks._sqlite_apply import RunsSql
-from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, ROLLBACK, is_reserved
+from naviscope_ingest.sinks.sql_ops import RESERVED_PREFIX, is_reserved, rolls_back
 from naviscope_spi import SystemFailure
 
 __all__ = ["Schema"]
@@ -63,7 +63,7 @@ class Schema:
     def __init__(self, sql: str) -> None:
         if not isinstance(sql, str):
             raise ValueError(f"schema={sql!r:.80}: give CREATE statements as a string")
-        if ROLLBACK.search(sql):
+        if rolls_back(sql):
             raise ValueError("schema: a constraint or trigger that rolls the whole transaction back: use ABORT there")
         self._things = tuple(_tried(sql))
         self._marks = tuple(thing.mark for thing in self._things)
@@ -149,7 +149,9 @@ def _check_columns(connection: RunsSql | apsw.Connection, thing: _Thing) -> None
     table = f'"{_doubled(thing.name)}"'
     names = ", ".join(f'{table}."{_doubled(column)}"' for column in sorted(thing.columns))
     try:
-        list(connection.execute(f"SELECT {names} FROM {table} LIMIT 0"))  # noqa: S608 - quoted, and the user's own text
+        # Whether the table may be read at all comes first.
+        list(connection.execute(f"SELECT 1 FROM {table} LIMIT 0"))  # noqa: S608 - quoted, and the user's own text
+        list(connection.execute(f"SELECT {names} FROM {table} LIMIT 0"))  # noqa: S608
     except apsw.AuthError as error:
         raise SystemFailure(f"the schema has a table {thing.name!r}, but that is one of the store's own") from error
     except apsw.SQLError as error:

@@ -26,9 +26,8 @@ RESERVED_PREFIX: Final = "naviscope_"
 MAX_SQL_BYTES: Final = 1_000_000
 """The longest SQL text, as SQLite has it by default."""
 
-ROLLBACK: Final = re.compile(r"\b(or|conflict)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
-"""What makes SQLite roll back more than the statement: the whole transaction, with the work of others."""
-
+_ROLLBACK: Final = re.compile(r"\b(or|conflict)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
+_COMMENT: Final = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 _NAME = re.compile(r"[^\W\d][\w$]{0,127}")
 _CACHED = 1_024
 
@@ -131,7 +130,7 @@ class Execute:
             raise InvalidOp(f"Execute(sql={self.sql!r:.80}): give an SQL statement")
         if len(self.sql) > MAX_SQL_BYTES:
             raise InvalidOp(f"Execute(sql={self.sql!r:.60}…): it is longer than {MAX_SQL_BYTES:,} characters")
-        if ROLLBACK.search(self.sql):
+        if rolls_back(self.sql):
             raise InvalidOp(f"Execute(sql={self.sql!r:.80}): it would roll back the work of others too: use OR ABORT")
         if isinstance(self.parameters, str | bytes) or not isinstance(self.parameters, Sequence | Mapping):
             raise InvalidOp(f"Execute(parameters={self.parameters!r:.80}): give a list of values, or a mapping by name")
@@ -157,6 +156,11 @@ def quote(what: str, name: object) -> str:
     if what == "table" and is_reserved(name):
         raise InvalidOp(f"table {name!r:.80}: names that start with {RESERVED_PREFIX!r} or 'sqlite_' are reserved")
     return f'"{name}"'
+
+
+def rolls_back(sql: str) -> bool:
+    """Say whether SQL can roll back more than its own statement: the whole transaction, with the work of others."""
+    return _ROLLBACK.search(_COMMENT.sub(" ", sql)) is not None
 
 
 def is_reserved(name: str) -> bool:

@@ -111,12 +111,8 @@ async def test_a_durable_store_is_opened_again():
 class Colocated(MemoryStore):
     async def settle_with(self, session, settlement, apply):
         await trio.lowlevel.checkpoint()
-        live = self._ledger._live
-        refused = [
-            lease.seq
-            for lease in settlement.committed
-            if lease.seq not in live or not live[lease.seq].is_held_by(lease)
-        ]
+        held = self._ledger._leases
+        refused = [lease.seq for lease in settlement.committed if held.get(lease.seq) is not lease]
         if refused and len(refused) < len(settlement.committed):
             raise PartlyRefused(refused)
         if not refused:

@@ -45,6 +45,9 @@ class SinkScenario:
     def make(self, disk: SimulatedDisk) -> SqliteSink:
         return SqliteSink(disk.path(), SCHEMA, vfs=VFS_NAME)
 
+    def disk(self) -> SimulatedDisk:
+        return SimulatedDisk()
+
     def start(self) -> Seen:
         return Seen()
 

@@ -42,6 +42,7 @@ from naviscope_spi import (
 from tests.simulation.disk import VFS_NAME, SimulatedDisk
 
 STAGED = 12
+PAGES = 40
 SCHEMA = "create table booking (id integer primary key, message text not null); create table total (amount)"
 
 
@@ -204,24 +205,27 @@ class StoreScenario:
 
     tolerated = (StoreFailed, StoreRefused)
 
+    def disk(self) -> SimulatedDisk:
+        return SimulatedDisk()
+
     def start(self) -> Seen:
         return Seen()
 
     def run(self, disk: SimulatedDisk, seen: Seen) -> None:
         disk.power_on()
         # Checkpoints come every few calls, not every few thousand.
-        with patch.object(database, "_CHECKPOINT_PAGES", 30):
+        with patch.object(database, "_CHECKPOINT_PAGES", PAGES):
             trio.run(self._live, disk, seen, None)
 
     def recover(self, disk: SimulatedDisk) -> None:
         disk.power_on()
-        with patch.object(database, "_CHECKPOINT_PAGES", 2):
+        with patch.object(database, "_CHECKPOINT_PAGES", PAGES):
             trio.run(self._recover, disk)
 
     def check(self, disk: SimulatedDisk, seen: Seen) -> None:
         expected = self.states[seen.calls : seen.calls + 2]
         disk.power_on()
-        with patch.object(database, "_CHECKPOINT_PAGES", 2):
+        with patch.object(database, "_CHECKPOINT_PAGES", PAGES):
             trio.run(self._check, disk, seen.calls, expected)
 
     @cached_property

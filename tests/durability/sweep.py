@@ -26,6 +26,9 @@ class Scenario(Protocol):
 
     tolerated: tuple[type[BaseException], ...]
 
+    def disk(self) -> SimulatedDisk:
+        """Return a new disk."""
+
     def start(self) -> Any:
         """Return an empty note of what was acknowledged."""
 
@@ -56,6 +59,8 @@ class Findings(NamedTuple):
 
 
 ALL = ("kill", "power", *FAULTS)
+# How many operations after a fault the power is cut as well.
+LATER = (3, 9, 30)
 
 
 def sweep(
@@ -67,6 +72,7 @@ def sweep(
     most: int = 3,
     in_recovery: int = 0,
     troubles: Collection[str] = ALL,
+    then_power: bool = False,
     enough: int = sys.maxsize,
 ) -> Findings:
     """Play every trouble at every `stride`-th operation.
@@ -79,12 +85,15 @@ def sweep(
         most: prefixes of each power cut.
         in_recovery: also cut the recovery after every such image, at every operation; 0 does not.
         troubles: which kinds of trouble.
+        then_power: also cut the power some operations after each fault.
         enough: stop after so many violations.
     """
     found = Findings(Counter(), [])
     # A connection to a dead disk cannot close in order, and says so where nobody can catch it.
     with patch.object(sys, "unraisablehook", lambda raised: None):
-        for _ in _played(scenario, found, slice(start, None, stride), (seeds, most, in_recovery), troubles):
+        which = slice(start, None, stride)
+        kinds = [*troubles, *(["then power"] if then_power else [])]
+        for _ in _played(scenario, found, which, (seeds, most, in_recovery), kinds):
             if len(found.violations) >= enough:
                 break
         gc.collect()
@@ -105,6 +114,8 @@ def _played(
         for operation in befallen[which]:
             for once in (True, False):
                 _fail(scenario, operation, fault, once, found)
+            if "then power" in troubles:
+                _fail_and_cut(scenario, operation, fault, found)
             yield
 
 
@@ -120,7 +131,8 @@ def _stop(scenario: Scenario, operation: Operation, turn: int, variants: tuple[i
 
 def operations(scenario: Scenario) -> list[Operation]:
     """Return the operations of an undisturbed run, after checking that it is well."""
-    disk = SimulatedDisk(keep_log=True)
+    disk = scenario.disk()
+    disk.log = []
     seen = scenario.start()
     scenario.run(disk, seen)
     assert disk.log is not None
@@ -131,7 +143,7 @@ def operations(scenario: Scenario) -> list[Operation]:
 
 def interrupted(scenario: Scenario, number: int) -> tuple[SimulatedDisk, Any]:
     """Run until the process is killed at an operation."""
-    disk = SimulatedDisk()
+    disk = scenario.disk()
     disk.kill_at(number)
     seen = scenario.start()
     _run(scenario, disk, seen)
@@ -150,7 +162,7 @@ def _run(scenario: Scenario, disk: SimulatedDisk, seen: Any) -> None:
 
 
 def _fail(scenario: Scenario, operation: Operation, fault: Fault, once: bool, found: Findings) -> None:
-    disk = SimulatedDisk()
+    disk = scenario.disk()
     disk.fail_at(operation.number, fault, once=once)
     seen = scenario.start()
     trouble = f"{fault} {'once' if once else 'for good'}"
@@ -165,11 +177,24 @@ def _fail(scenario: Scenario, operation: Operation, fault: Fault, once: bool, fo
         _judge(scenario, partial(disk.image, survival), seen, found, Violation(trouble, operation, str(survival)))
 
 
+def _fail_and_cut(scenario: Scenario, operation: Operation, fault: Fault, found: Findings) -> None:
+    for later in LATER:
+        disk = scenario.disk()
+        disk.fail_at(operation.number, fault)
+        disk.kill_at(operation.number + later)
+        seen = scenario.start()
+        _run(scenario, disk, seen)
+        disk.kill()
+        for survival in (Survival("none"), Survival("torn", operation.number)):
+            case = Violation(f"{fault}, then power", operation, f"{survival} {later} operations later")
+            _judge(scenario, partial(disk.image, survival), seen, found, case)
+
+
 def _cut_recovery(scenario: Scenario, before: SimulatedDisk, seen: Any, found: Findings, operation: Operation) -> None:
-    probe = before.copy()
+    probe = before.killed_image()
     scenario.recover(probe)
     for number in range(probe.operations):
-        disk = before.copy()
+        disk = before.killed_image()
         disk.kill_at(number)
         with suppress(*scenario.tolerated, BaseExceptionGroup):
             scenario.recover(disk)

@@ -1,8 +1,9 @@
 """A disk in memory for SQLite, which can be stopped, lose its power and fail at any operation.
 
 It is a VFS of SQLite. A write goes to the page cache, and to a list of what has not reached the platter yet; a sync of
-the file makes what is on that list durable. Names are durable when the directory is synced: on a real system SQLite
-does so with the first sync of a new log or journal, and when it deletes one. Three things can happen:
+the file makes what is on that list durable, and its name. Other names are durable when the directory is synced: on a
+real system SQLite does so with the first sync of a new log or journal, and when it deletes one. The
+troubles:
 
 - *The process is killed* at operation k: that operation and every later one fail, and the page cache survives.
 - *The power is cut*: of what was not synced, nothing survives, or everything, or what came first, or a random part, or
@@ -26,8 +27,9 @@ from typing import Literal, NamedTuple
 
 import apsw
 
+from tests.simulation.files import SECTOR, File, surviving
+
 VFS_NAME = "simulated-disk"
-SECTOR = 512
 # The moment at which simulated disks live, in milliseconds of the Julian day.
 NOW = 212_000_000_000_000
 
@@ -67,35 +69,6 @@ class Survival(NamedTuple):
     amount: int = 0
 
 
-class _File:
-    """The content of a file: as processes see it, as the platter has it, and the changes in between."""
-
-    def __init__(self, content: bytes = b"") -> None:
-        self.now = bytearray(content)
-        self.durable = bytearray(content)
-        # Number of the operation, offset, and what was written; None is a truncation.
-        self.pending: list[tuple[int, int, bytes | None]] = []
-        self.locks: dict[_Handle, int] = {}
-
-    def change(self, number: int, offset: int, data: bytes | None) -> None:
-        _change(self.now, offset, data)
-        self.pending.append((number, offset, data))
-
-    def sync(self) -> None:
-        for _, offset, data in self.pending:
-            _change(self.durable, offset, data)
-        self.pending.clear()
-
-
-def _change(content: bytearray, offset: int, data: bytes | None) -> None:
-    if len(content) < offset:
-        content.extend(bytes(offset - len(content)))
-    if data is None:
-        del content[offset:]
-    else:
-        content[offset : offset + len(data)] = data
-
-
 class SimulatedDisk:
     """A disk with some files.
 
@@ -104,19 +77,22 @@ class SimulatedDisk:
         log: all of them, if it is kept.
         is_dead: whether the process was killed.
         faults_met: how many operations failed by a planned fault.
+        keeps_names: whether a sync of a file makes its name durable too, as it does on ext4, XFS and Btrfs. POSIX
+            promises it only for a sync of the directory.
     """
 
-    def __init__(self, *, seed: int = 0, keep_log: bool = False) -> None:
+    def __init__(self, *, seed: int = 0, keep_log: bool = False, keeps_names: bool = True) -> None:
         self.operations = 0
+        self.keeps_names = keeps_names
         self.log: list[Operation] | None = [] if keep_log else None
         self.is_dead = False
         self.faults_met = 0
         self._number = next(_numbers)
         _disks[self._number] = self
         self._seed = seed
-        self._files: dict[str, _File] = {}
-        self._durable_names: dict[str, _File] = {}
-        self._pending_names: list[tuple[int, str, _File | None]] = []
+        self._files: dict[str, File] = {}
+        self._durable_names: dict[str, File] = {}
+        self._pending_names: list[tuple[int, str, File | None]] = []
         self._stop_at: int | None = None
         self._plan: tuple[int, Fault, bool] | None = None
         self.power_on()
@@ -175,11 +151,7 @@ class SimulatedDisk:
             if keeps(number):
                 _set(names, name, file)
         rng = random.Random(f"torn:{survival.amount}") if survival.mode == "torn" else None
-        return self._image({name: _surviving(file, keeps, rng) for name, file in names.items()})
-
-    def copy(self) -> SimulatedDisk:
-        """Return a disk with the same files, all of it durable."""
-        return self.killed_image()
+        return self._image({name: surviving(file, keeps, rng) for name, file in names.items()})
 
     def survivals(self, *, seeds: int = 2, most: int = 12) -> Iterator[Survival]:
         """Yield the variants of a power cut now; prefixes at most `most`, evenly spread."""
@@ -229,7 +201,7 @@ class SimulatedDisk:
             if not flags & apsw.SQLITE_OPEN_CREATE:
                 raise apsw.CantOpenError(f"there is no file {name}")
             self.operate("create", name)
-            file = _File()
+            file = File()
             self._name(name, file)
         is_log = bool(flags & (apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL))
         return _Handle(self, name, file, syncs_directory=is_new and is_log)
@@ -252,7 +224,13 @@ class SimulatedDisk:
             _set(self._durable_names, name, file)
         self._pending_names.clear()
 
-    def _name(self, name: str, file: _File | None) -> None:
+    def sync_name(self, name: str) -> None:
+        for _, each, file in self._pending_names:
+            if each == name:
+                _set(self._durable_names, name, file)
+        self._pending_names = [pending for pending in self._pending_names if pending[1] != name]
+
+    def _name(self, name: str, file: File | None) -> None:
         _set(self._files, name, file)
         self._pending_names.append((self.operations - 1, name, file))
 
@@ -276,46 +254,23 @@ class SimulatedDisk:
         return kept.__contains__
 
     def _image(self, contents: dict[str, bytes]) -> SimulatedDisk:
-        image = SimulatedDisk(seed=self._seed + 1, keep_log=self.log is not None)
-        image._files = {name: _File(content) for name, content in sorted(contents.items())}
+        image = SimulatedDisk(seed=self._seed + 1, keep_log=self.log is not None, keeps_names=self.keeps_names)
+        image._files = {name: File(content) for name, content in sorted(contents.items())}
         image._durable_names = dict(image._files)
         return image
 
 
-def _set(names: dict[str, _File], name: str, file: _File | None) -> None:
+def _set(names: dict[str, File], name: str, file: File | None) -> None:
     if file is None:
         names.pop(name, None)
     else:
         names[name] = file
 
 
-def _surviving(file: _File, keeps: Callable[[int], bool], rng: random.Random | None) -> bytes:
-    content = bytearray(file.durable)
-    for number, offset, data in file.pending:
-        if not keeps(number):
-            continue
-        if data is None or rng is None or rng.random() < 0.5:
-            _change(content, offset, data)
-            continue
-        for start, piece in _sectors(offset, data):
-            if rng.random() < 0.5:
-                _change(content, start, piece)
-    return bytes(content)
-
-
-def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the parts of a write that lie in one sector each."""
-    start, end = offset, offset + len(data)
-    while start < end:
-        stop = min(end, start // SECTOR * SECTOR + SECTOR)
-        yield start, data[start - offset : stop - offset]
-        start = stop
-
-
 class _Handle:
     """An open file, as SQLite calls it."""
 
-    def __init__(self, disk: SimulatedDisk, name: str, file: _File, *, syncs_directory: bool) -> None:
+    def __init__(self, disk: SimulatedDisk, name: str, file: File, *, syncs_directory: bool) -> None:
         self._disk = disk
         self._name = name
         self._file = file
@@ -342,6 +297,8 @@ class _Handle:
             self._file.pending.clear()
             raise apsw.IOError("sync failed (planned): what was written is taken for clean and may never arrive")
         self._file.sync()
+        if self._disk.keeps_names:
+            self._disk.sync_name(self._name)
         if self._syncs_directory:
             self._disk.sync_directory()
             self._syncs_directory = False

@@ -160,10 +160,10 @@ def test_what_is_found_after_a_power_cut_can_be_cut_again():
     for number in changes()[10::7]:
         disk, _ = stopped(number)
         before = disk.image(Survival("torn", 1))
-        probe = before.copy()
+        probe = before.killed_image()
         expected = parts(probe)
         for again in range(probe.operations):
-            image = before.copy()
+            image = before.killed_image()
             image.kill_at(again)
             with suppress(apsw.Error, AssertionError):
                 parts(image)
@@ -248,7 +248,7 @@ def test_a_torn_write_leaves_whole_sectors():
 
 
 def test_names_that_were_not_synced_are_in_doubt():
-    disk = SimulatedDisk()
+    disk = SimulatedDisk(keeps_names=False)
     disk.open("ingest.db", apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_MAIN_DB).xSync(0)
     assert disk.image(Survival("none")).names() == []
     assert disk.image(Survival("all")).names() == ["ingest.db"]
@@ -278,3 +278,10 @@ def test_a_rollback_journal_works_too():
         connection.close()
     assert disk.names() == ["ingest.db"]
     assert apsw.Connection(disk.path(), vfs=VFS_NAME).execute("select count(*) from t").get == 2
+
+
+def test_a_sync_of_a_file_may_keep_its_name():
+    disk = SimulatedDisk()
+    disk.open("ingest.db", apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_MAIN_DB).xSync(0)
+    disk.open("other.db", apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_MAIN_DB)
+    assert disk.image(Survival("none")).names() == ["ingest.db"]

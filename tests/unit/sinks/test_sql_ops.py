@@ -69,6 +69,7 @@ def test_a_reserved_table_is_refused(name):
         (lambda: Execute(None), "give an SQL statement"),
         (lambda: Execute("select " + "1," * 500_000 + "1"), "longer than 1,000,000"),
         (lambda: Execute("insert OR  rollback into t values (1)"), "use OR ABORT"),
+        (lambda: Execute("insert or/* x */rollback into t values (1)"), "use OR ABORT"),
         (lambda: Execute("select ?", "x"), "give a list of values, or a mapping by name"),
         (lambda: Execute("select ?", 7), "give a list of values, or a mapping by name"),
     ],
