@@ -174,7 +174,7 @@ async def _wait(url: str, count: int) -> None:
     def messages() -> Any:
         for number in range(count):
             wanted = Dependency.resource(f"r{number}", timeout=86_400, external=True)
-            yield Message(f"m{number}", b"x" * 1_000, depends_on=[wanted])
+            yield Message(f"m{number}", number.to_bytes(8, "big") * 125, depends_on=[wanted])
 
     async with IngestRuntime.open(url, executor=Nothing(), commit_sink=MemorySink(), config=WIDE) as intake:
         epoch = await intake.new_epoch("job")
