@@ -369,12 +369,6 @@ class Core:
             self._accept(self._epoch(number), new, messages)
         for number, resource in ready:
             self._graph.provided(number, resource)
-        self._commit(seqs, values)
-        for fact, reason in ended:
-            self._end(fact, reason)
-        self._transitions.settle()
-
-    def _commit(self, seqs: Iterable[Seq], values: Mapping[Seq, bytes] | None) -> None:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
         tell, freed = graph.committed, graph.freed
@@ -407,6 +401,9 @@ class Core:
                     freed.append(first)
             if node.waiters:
                 tell(node.waiters)
+        for fact, reason in ended:
+            self._end(fact, reason)
+        transitions.settle()
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""
@@ -554,10 +551,13 @@ class Core:
                 transitions.settle()
         self.look()
 
-    def look(self) -> None:
-        """Look for what nothing alive can release."""
-        if self._transitions.quiet or self._lookout.due is not None:
+    def look(self) -> bool:
+        """Look for what nothing alive can release; return whether `drain` has something to return."""
+        transitions = self._transitions
+        if transitions.quiet or self._lookout.due is not None:
             self._lookout.look()
+        decisions = transitions.decisions
+        return bool(decisions.ended or decisions.epochs or decisions.stop)
 
     def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
         if isinstance(subject, EpochTracker):

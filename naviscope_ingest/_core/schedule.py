@@ -99,6 +99,9 @@ class Schedule:
 
     Attributes:
         lanes: the lanes that cap messages of one key.
+        ring: queues of priority 0 that are not empty.
+        levels: the other priorities. Something may be ready if there is any, or the ring is not empty; entries that
+            are void count until they are met.
     """
 
     def __init__(self) -> None:
@@ -106,7 +109,8 @@ class Schedule:
         # Nearly every message has the priority 0, which therefore has a level of its own. The others are keyed by the
         # negative priority, so that the first one is the most urgent.
         self._usual = _Level()
-        self._levels: SortedDict[int, _Level] = SortedDict()
+        self.ring = self._usual.ring
+        self.levels: SortedDict[int, _Level] = SortedDict()
 
     def add(self, node: Node, *, first: bool = False) -> None:
         """Add a message that became ready.
@@ -127,35 +131,41 @@ class Schedule:
 
         Ask for it only to use it: a queue that stays empty must not stand in the ring.
         """
-        return self._usual.queue(epoch).entries.append
+        queue = self._usual.queues.get(epoch.number)
+        if queue is None:
+            queue = self._usual.queue(epoch)
+        elif not queue.is_listed:
+            queue.is_listed = True
+            self.ring.append(queue)
+        return queue.entries.append
 
     def take(self, limit: int, now: float) -> list[Seq]:
         """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""
         taken: list[Seq] = []
-        room = self._take_levels(limit, now, taken, urgent=True) if self._levels else limit
+        room = self._take_levels(limit, now, taken, urgent=True) if self.levels else limit
         room = self._usual.take(room, self._pick, now, taken)
-        if self._levels:
+        if self.levels:
             self._take_levels(room, now, taken, urgent=False)
         return taken
 
     def _take_levels(self, room: int, now: float, taken: list[Seq], *, urgent: bool) -> int:
-        while self._levels and room:
-            priority, level = self._levels.peekitem(0)
+        while self.levels and room:
+            priority, level = self.levels.peekitem(0)
             if urgent and priority > 0:
                 break
             room = level.take(room, self._pick, now, taken)
             if not level.ring:
-                del self._levels[priority]
+                del self.levels[priority]
         return room
 
     def has_ready(self) -> bool:
-        """Tell whether something may be ready to start; entries that are void count until they are met."""
-        return bool(self._usual.ring or self._levels)
+        """Tell whether something may be ready to start."""
+        return bool(self.ring or self.levels)
 
     def forget(self, number: int) -> None:
         """Let go of the queue of an epoch that has completed."""
         self._usual.queues.pop(number, None)
-        for level in self._levels.values():
+        for level in self.levels.values():
             level.queues.pop(number, None)
 
     def start(self, node: Node) -> None:
@@ -197,9 +207,9 @@ class Schedule:
     def _level(self, priority: int) -> _Level:
         if not priority:
             return self._usual
-        level = self._levels.get(-priority)
+        level = self.levels.get(-priority)
         if level is None:
-            level = self._levels[-priority] = _Level()
+            level = self.levels[-priority] = _Level()
         return level
 
     def _pick(self, entry: _Entry) -> Node | None:

@@ -97,12 +97,15 @@ class Transitions:
         graph = self.graph
         if graph.is_recovering:
             return
-        while graph.freed or graph.disputed or self.touched or graph.barriers:
+        while True:
             if graph.freed:
                 self._free()
-            self._look_at_epochs()
+            if self.touched or graph.barriers:
+                self._look_at_epochs()
             if not graph.disputed:
-                continue
+                if graph.freed or self.touched or graph.barriers:
+                    continue
+                return
             disputed, graph.disputed = graph.disputed, []
             rulings = [self._rule(case) for case in disputed if self._is_judged(case)]
             for ruling in rulings:
@@ -169,9 +172,8 @@ class Transitions:
             for epoch, barrier in new:
                 if epoch.number not in self.touched:
                     self._open_if_clear(epoch, barrier)
-        touched = tuple(self.touched.values())
-        self.touched.clear()
-        for epoch in touched:
+        touched, self.touched = self.touched, {}
+        for epoch in touched.values():
             if epoch.barriers:
                 for barrier in epoch.barriers.values():
                     self._open_if_clear(epoch, barrier)

@@ -17,10 +17,10 @@ from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.inside import inside_for
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
-from naviscope_ingest._kernel.outcomes import Answer, Batch, Planner, Rest, settlement_of
+from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_of
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq, Settled, Settlement, Waits
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, OnlyCommits, Seq, Settled, Settlement, Waits
 
 __all__ = ["Committer"]
 
@@ -82,56 +82,56 @@ class Committer:
         self._fail = fail
 
     async def commit_all(self) -> None:
-        """Commit what executors have answered, batch by batch."""
+        """Commit what executors have answered, batch by batch: hand each to the sink, then settle it.
+
+        The worker that does so goes on with what became ready. Written as one coroutine: in a chain every batch is one
+        message.
+        """
         self.is_busy = True
         try:
             outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
             if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
+            core, meter = self._core, self._meter
             while outbox:
                 answers = outbox[:size]
                 del outbox[:size]
-                await self._commit(answers)
+                batch = self._planner.plan(answers)
+                late = core.hand_to_sink(batch.seqs)
+                if late:
+                    batch.leave_out(late)
+                if batch.entries and self._inside is None:
+                    started = meter.now() if meter.is_on else 0.0
+                    try:
+                        answer = await self._commit_to_sink(CommitBatch(batch.entries))
+                    except Exception as error:
+                        await self._commit_in_parts(batch, error)
+                    else:
+                        if answer is not None:
+                            check_answer(self._sink, answer)
+                    if meter.is_on:
+                        meter.sink_committed(len(batch.entries), started)
+                if batch.rest is None and self._inside is None:
+                    await self._membership.write(OnlyCommits(batch.leases))
+                    core.tell_time(self._wall())
+                    core.commit(batch.seqs)
+                else:
+                    await self._commit_rest(batch, batch.more())
+                self._workers.in_flight -= len(answers)
+                self.committed += len(batch.leases)
+                self.batches += 1
+                if meter.is_on:
+                    meter.batch(batch, self._depths())
+                if core.look():
+                    await self._carry_out()
+                if batch.rest is not None and batch.rest.fatal is not None:
+                    raise batch.rest.fatal
         finally:
             self.is_busy = False
 
-    async def _commit(self, answers: Sequence[Answer]) -> None:
-        """Hand a batch to the sink, then settle it. The worker that does so goes on with what became ready."""
-        core, meter = self._core, self._meter
-        batch = self._planner.plan(answers)
-        late = core.hand_to_sink(batch.seqs)
-        if late:
-            batch.leave_out(late)
-        if batch.entries and self._inside is not None:
-            batch.more()
-        elif batch.entries:
-            started = meter.now() if meter.is_on else 0.0
-            try:
-                answer = await self._commit_to_sink(CommitBatch(batch.entries))
-            except Exception as error:
-                self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
-            else:
-                if answer is not None:
-                    check_answer(self._sink, answer)
-            if meter.is_on:
-                meter.sink_committed(len(batch.entries), started)
-        rest = batch.rest
-        if rest is None:
-            await self._membership.write(Settlement(batch.leases))
-            core.tell_time(self._wall())
-            core.commit(batch.seqs)
-        else:
-            await self._commit_rest(batch, rest)
-        self._workers.in_flight -= len(answers)
-        self.committed += len(batch.leases)
-        self.batches += 1
-        if meter.is_on:
-            meter.batch(batch, self._depths())
-        core.look()
-        if core.has_decided:
-            await self._carry_out()
-        if rest is not None and rest.fatal is not None:
-            raise rest.fatal
+    async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
+        """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
+        self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
 
     async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""

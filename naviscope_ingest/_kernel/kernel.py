@@ -110,7 +110,6 @@ class Kernel:
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
-        self._is_ending = False
         self._is_deciding = False
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
@@ -126,7 +125,6 @@ class Kernel:
             config=config,
             hints=self._hints,
             meter=self._meter,
-            may_start=lambda: self.state == "running" and not self._is_ending,
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
@@ -158,6 +156,7 @@ class Kernel:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self.state = "running"
+                    self._workers.may_start = True
                     nursery.start_soon(self._until_the_end, self._keep_time)
                     if self.store.info.durability != "none" and isinstance(self.store, SupportsRetention):
                         nursery.start_soon(self._until_the_end, self._prune, self.store)
@@ -178,7 +177,7 @@ class Kernel:
             raise error from error.__cause__
         finally:
             self.state = "stopped" if self._error is None else "failed"
-            self._is_ending = True
+            self._workers.may_start = False
             self._nursery = None
             self.book.wake_all()
             self._undecided.unpark_all()
@@ -198,11 +197,11 @@ class Kernel:
             self._fail(error)
             raise
         finally:
-            self._is_ending = True
+            self._workers.may_start = False
 
     def _fail(self, error: BaseException) -> None:
         """Note why the runtime ends, so that those who come now are told."""
-        self._is_ending = True
+        self._workers.may_start = False
         if self._error is None:
             self._error = error
             self.state = "failed"
@@ -275,7 +274,7 @@ class Kernel:
             RuntimeStopped: the runtime was stopped, or never started.
             RuntimeFailed: it ended by an error.
         """
-        if self.state == "running" and not self._is_ending:
+        if self._workers.may_start:
             return
         if self._error is not None:
             raise RuntimeFailed(f"the runtime ended by {self._error!r}: start a new one") from self._error
@@ -295,6 +294,7 @@ class Kernel:
     async def drain(self, timeout: float) -> bool:
         """Start nothing more, wait for what was started, hand the rest back; return whether all of it finished."""
         self.state = "draining"
+        self._workers.may_start = False
         self._workers.hand_back()
         with trio.move_on_after(timeout) as scope:
             while self._workers.in_flight:

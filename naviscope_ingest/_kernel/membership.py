@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -20,7 +21,17 @@ class Membership:
 
     Args:
         store: the store.
+
+    Attributes:
+        lease: claims messages.
+        write: settles, even if we are being cancelled: the sink has applied it, or the core has decided it.
+
+    These two are called for every batch, which may be one message: what they return is awaited by the caller, without a
+    call or a coroutine of their own around it.
     """
+
+    lease: Callable[[Sequence[Seq]], Awaitable[Sequence[Lease[Any]]]]
+    write: Callable[[Settlement[Any]], Awaitable[Settled]]
 
     def __init__(self, store: DeferredStore[Any]) -> None:
         self.store = store
@@ -34,24 +45,16 @@ class Membership:
         """Be a member for as long as the block lasts."""
         async with self.store.join("runtime") as session:
             self._session = session
+            self.lease = partial(self.store.pop_ready, session)
+            self.write = self._write if self._waits else partial(self.store.settle, session)
             try:
                 yield
             finally:
                 self._session = None
 
-    # These two are called for every batch, which may be one message: what they return is awaited by the caller, without
-    # a coroutine of their own around it.
-
-    def lease(self, seqs: Sequence[Seq]) -> Awaitable[Sequence[Lease[Any]]]:
-        """Claim messages."""
+    async def _write(self, settlement: Settlement[Any]) -> Settled:
         assert self._session is not None
-        return self.store.pop_ready(self._session, seqs)
-
-    def write(self, settlement: Settlement[Any]) -> Awaitable[Settled]:
-        """Settle, even if we are being cancelled: the sink has applied it, or the core has decided it."""
-        assert self._session is not None
-        settling = self.store.settle(self._session, settlement)
-        return _whole(settling) if self._waits else settling
+        return await _whole(self.store.settle(self._session, settlement))
 
     async def write_with(self, settlement: Settlement[Any], apply: Callable[[Any], None]) -> Settled:
         """Settle, and let a sink write in the same transaction."""

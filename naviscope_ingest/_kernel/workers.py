@@ -59,11 +59,11 @@ class Workers:
         config: how many may be in flight, and how large batches are.
         hints: carries hints over a bus, if there is one.
         meter: measures.
-        may_start: whether new work may be started now.
         spawn: starts a task that lives as long as the runtime.
         on_rest: called when a worker finds nothing to do.
 
     Attributes:
+        may_start: whether new work may be started now: the runtime runs, and nothing tells it to end.
         outbox: what executors have answered.
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
@@ -81,10 +81,10 @@ class Workers:
         config: RuntimeConfig,
         hints: Hints | None,
         meter: Meter,
-        may_start: Callable[[], bool],
         spawn: Callable[..., None],
         on_rest: Callable[[], None],
     ) -> None:
+        self.may_start = False
         self.outbox: list[Answer] = []
         self.in_flight = 0
         self.executed = 0
@@ -98,7 +98,6 @@ class Workers:
         self._most = config.max_in_flight
         self._hints = hints
         self._meter = meter
-        self._may_start = may_start
         self._spawn = spawn
         self._on_rest = on_rest
         self._work: deque[Lease[Any]] = deque()
@@ -128,7 +127,7 @@ class Workers:
             self._is_waking = True
             self._asleep -= 1
             self._sleeping.unpark()
-        elif self._may_start() and len(self._workers) < self._most:
+        elif self.may_start and len(self._workers) < self._most:
             self._is_waking = True
             worker = _Worker()
             self._workers.append(worker)
@@ -165,10 +164,11 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
+        ring, levels = self._core.schedule.ring, self._core.schedule.levels
         has_committed = False
         while True:
             room = self._most - self.in_flight
-            if room > 0 and self._has_ready() and self._may_start():
+            if room > 0 and (ring or levels) and self.may_start:
                 seqs = self._core.take(room)
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
@@ -194,7 +194,7 @@ class Workers:
         if self.outbox and not self.committer.is_busy:
             await self.committer.commit_all()
             return
-        if self.in_flight or not self._may_start():
+        if self.in_flight or not self.may_start:
             await self._sleep()
             return
         if self._is_trying:

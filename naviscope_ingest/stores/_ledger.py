@@ -301,7 +301,22 @@ class Ledger(Generic[P]):
         if session is not self._session:
             session = self._current(session)
         if settlement.only_commits and not self._feed.readers and not self._staged:
-            return self._settle_commits(settlement.committed)
+            # Commits that bring nothing and that nobody reads of, as most settlements are.
+            live, held, progress = self._live, self._leases, self._progress
+            refused: list[Seq] = []
+            for lease in settlement.committed:
+                seq = lease.seq
+                mine = held.get(seq)
+                if mine is not lease and (mine is None or not is_same_claim(mine, lease)):
+                    refused.append(seq)
+                    continue
+                del held[seq]
+                live.pop(seq).unfinished -= 1
+                if progress:
+                    progress.pop(seq, None)
+            feed = self._feed
+            has_changed = len(refused) != len(settlement.committed)
+            return Settled(feed.advance() if has_changed else feed.position, (), refused)
         leads = session.fence is not None
         _check_parents(settlement)
         step = _Step(is_heard=bool(self._feed.readers))
@@ -324,23 +339,6 @@ class Ledger(Generic[P]):
         if step.has_changed:
             self._tell([*step.births, *step.fates, *step.others])
         return Settled(self._feed.position, step.accepted, step.refused)
-
-    def _settle_commits(self, committed: Sequence[Lease[P]]) -> Settled:
-        """Settle commits that bring nothing and that nobody reads of, as most settlements are."""
-        live, held, progress = self._live, self._leases, self._progress
-        refused: list[Seq] = []
-        for lease in committed:
-            seq = lease.seq
-            mine = held.get(seq)
-            if mine is not lease and (mine is None or not is_same_claim(mine, lease)):
-                refused.append(seq)
-                continue
-            del held[seq]
-            live.pop(seq).unfinished -= 1
-            if progress:
-                progress.pop(seq, None)
-        feed = self._feed
-        return Settled(feed.position if len(refused) == len(committed) else feed.advance(), (), refused)
 
     # The parts of a settlement follow, then what several steps need.
 

@@ -38,6 +38,7 @@ __all__ = [
     "FactBody",
     "Lease",
     "Leased",
+    "OnlyCommits",
     "Position",
     "Provided",
     "PutReceipt",
@@ -248,6 +249,29 @@ class Settlement(Generic[P]):
             or self.ready
             or self.records
         )
+
+
+class OnlyCommits(Settlement[P]):
+    """A settlement that commits messages that bring nothing, as most do: all else is constant, and need not be set."""
+
+    __slots__ = ()
+
+    values: Mapping[Seq, bytes] = NOTHING
+    ended: Sequence[Ended] = ()
+    waits: Sequence[Waits] = ()
+    derived: Sequence[Derived[P]] = ()
+    ready: Sequence[tuple[int | None, Resource]] = ()
+    prepared: Mapping[Seq, bytes] = NOTHING
+    epochs: Sequence[EpochChange] = ()
+    records: Sequence[Record] = ()
+
+    def __init__(self, committed: Sequence[Lease[P]]) -> None:
+        self.committed = committed
+
+    @property
+    def only_commits(self) -> bool:
+        """It does nothing else."""
+        return True
 
 
 @define

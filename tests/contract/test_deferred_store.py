@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
-from attrs import evolve
+from attrs import evolve, fields
 
 from naviscope_ingest.errors import ContractViolation
 from naviscope_ingest.stores import MemoryStore
-from naviscope_ingest.stores._ledger import Ledger, _Step
+from naviscope_ingest.stores._ledger import Ledger
 from naviscope_ingest.testing import check_deferred_store
 from naviscope_ingest.testing.deferred_store import STORE_PROMISES
 from naviscope_spi import (
@@ -128,6 +128,12 @@ async def test_optional_powers_are_checked():
     await check_deferred_store(opens(Colocated))
 
 
+class InDetail(Settlement):
+    """Is settled part by part, whatever it does."""
+
+    only_commits = False
+
+
 class SharedLedger(Ledger):
     """Stands for a store that several processes join."""
 
@@ -162,15 +168,11 @@ class SharedLedger(Ledger):
 
     def settle(self, session, settlement):
         self.acting = session
-        return super().settle(session, settlement)
+        parts = {each.name: getattr(settlement, each.name) for each in fields(Settlement)}
+        return super().settle(session, InDetail(**parts))
 
     def is_theirs(self, token):
         return token != self.acting.token
-
-    def _settle_commits(self, committed):
-        step = _Step(is_heard=False)
-        self._commit(step, committed, {})
-        return Settled(self._feed.advance(), (), step.refused)
 
     def _commit(self, step, committed, values):
         step.refused += [lease.seq for lease in committed if self.is_theirs(lease.token)]
