@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.soak.drivers import DRIVERS, play_chunk
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = "examples/dependent_import.py"
+DURABLE = "examples/durable_import.py"
 
 
 def run(*arguments, **options):
@@ -66,6 +68,42 @@ def test_the_demo_shows_its_progress_in_a_terminal():
     assert len(progress) > 2
     assert progress[-1].startswith(f"[{'#' * 30}] 1745/1745 ended, 5 dead")
     assert "1740 committed" in output
+
+
+DURABLE_REPORT = """\
+epoch 'orders' is completed: 379 committed, 1 dead
+  40 rows in 'customer'
+  299 rows in 'booking'
+  40 rows in 'statement'
+  10313 in all statements
+  order-77: Permanent: an amount of -1 makes no sense
+"""
+
+
+def test_the_durable_import_prints_only_its_report_in_a_pipe_and_says_the_same_again(tmp_path):
+    for pause in ("0", "60"):  # Nothing is left to do the second time, so nothing takes its time.
+        done = run(DURABLE, str(tmp_path / "import.db"), "--pause", pause)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", DURABLE_REPORT)
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_the_durable_import_goes_on_after_it_was_interrupted(tmp_path, how, code):
+    file = str(tmp_path / "import.db")
+    leader, follower = os.openpty()
+    with subprocess.Popen([sys.executable, DURABLE, file, "--pause", "0.05"], cwd=ROOT, stderr=follower) as process:
+        os.close(follower)
+        shown = b""
+        while not re.search(rb"[1-9]\d*/380 ended", shown):
+            shown += os.read(leader, 4096)
+        process.send_signal(how)
+        while chunk := _read(leader):
+            shown += chunk
+        os.close(leader)
+        assert process.wait(timeout=60) == code
+    assert b"380/380" not in shown
+    done = run(DURABLE, file, "--pause", "0")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", DURABLE_REPORT)
 
 
 def test_the_core_benchmark_runs():
