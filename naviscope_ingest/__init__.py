@@ -24,7 +24,7 @@ from naviscope_ingest.errors import (
     UnknownMessage,
 )
 from naviscope_ingest.intake import Epoch, IntakeHandle
-from naviscope_ingest.reports import EpochReport, Failure, SubmitReceipt
+from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
 from naviscope_ingest.stores import MemoryStore, SqliteStore, open_store
@@ -107,6 +107,7 @@ __all__ = [
     "Permanent",
     "PipelineBus",
     "Reason",
+    "Recovery",
     "Resource",
     "RuntimeComponents",
     "RuntimeConfig",

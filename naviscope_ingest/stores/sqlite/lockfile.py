@@ -36,7 +36,9 @@ class LockFile:
     """
 
     def __init__(self, store: Path, who: str) -> None:
-        self.path = store.with_name(f"{store.name}.lock")
+        # By the file itself, not by the name it was opened with: a link must not open it a second time.
+        place = store.resolve()
+        self.path = place.with_name(f"{place.name}.lock")
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as exc:

@@ -140,6 +140,15 @@ async def test_a_second_opener_is_told_who_has_the_file(tmp_path):
         pass
 
 
+async def test_a_link_does_not_open_the_file_a_second_time(tmp_path):
+    path, link = tmp_path / "a.db", tmp_path / "link.db"
+    link.symlink_to(path)
+    async with SqliteStore.open(path):
+        await refuses(link, StoreLocked)
+    async with SqliteStore.open(link):
+        await refuses(path, StoreLocked)
+
+
 async def test_another_process_is_refused(tmp_path):
     path = tmp_path / "a.db"
     program = (
