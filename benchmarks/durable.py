@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import gc
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,9 @@ import apsw
 import trio
 
 from benchmarks.graphs import Graph, check_order, make
-from benchmarks.runtime import Bars, messages_of, resident
-from naviscope_ingest import Delivery, Dependency, Executed, IngestRuntime, Message, RuntimeConfig
+from benchmarks.runtime import Bars, messages_of
+from naviscope_ingest import Delivery, Executed, IngestRuntime, RuntimeConfig
 from naviscope_ingest.sinks import Insert, SqliteSink
-from naviscope_ingest.stores import SqliteStore
 
 PARTS = ("W5", "submitters", "waiting", "fan-out")
 HAS_HUEY = find_spec("huey") is not None
@@ -48,7 +45,9 @@ async def _run(url: str, graph: Graph) -> float:
     executor = Inserts()
     messages = list(messages_of(graph))
     config = RuntimeConfig(max_in_flight=4096, commit_batch=2048, submit_chunk=2048)
-    async with IngestRuntime.open(url, executor=executor, commit_sink=SqliteSink(schema=SCHEMA), config=config) as intake:
+    async with IngestRuntime.open(
+        url, executor=executor, commit_sink=SqliteSink(schema=SCHEMA), config=config
+    ) as intake:
         gc.collect()
         start = time.perf_counter()
         epoch = await intake.new_epoch("job")
