@@ -149,5 +149,6 @@ def test_a_message_that_kills_the_process_ends_dead_alone(tmp_path):
     report = json.loads(out.splitlines()[-1])
     assert (report["committed"], report["dead"]) == (TOTAL, 1)
     assert report["errors"] == ["Permanent: message 'deadly' ran alone each of the 3 times that the process died"]
-    assert 3 <= deaths <= 4
+    # The first time its claim may not be safe yet, the second time it has company; from then on it runs alone.
+    assert 3 <= deaths <= 5
     check_all(effects(tmp_path, "deadly"))
