@@ -119,7 +119,7 @@ class Scribe:
 
     def __init__(self, codec: PayloadCodec, max_payload: int) -> None:
         self._codec = codec
-        self._max_payload = max_payload
+        self.max_payload = max_payload
         self._heads: dict[bytes, tuple[str, str | None, DependsOn]] = {}
         self._plain_heads: dict[str, bytes] = {}
         self.codec_number = 1
@@ -173,9 +173,9 @@ class Scribe:
                 data = self._codec.encode(kind, payload)
             except PayloadNotEncodable as exc:
                 raise PayloadNotEncodable(kind, exc.reason, field=exc.field, message_id=message_id) from exc
-        if len(data) > self._max_payload:
+        if len(data) > self.max_payload:
             raise InvalidMessage(
-                f"the payload of message {message_id!r} has {len(data)} bytes, and {self._max_payload} are allowed: "
+                f"the payload of message {message_id!r} has {len(data)} bytes, and {self.max_payload} are allowed: "
                 "store it elsewhere and submit where it is, or open the store with a larger max_payload"
             )
         return codec, data

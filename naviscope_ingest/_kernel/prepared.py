@@ -73,7 +73,7 @@ def recorder_for(sink: CommitSink[Any], info: StoreInfo, codec: PayloadCodec | N
     """
     if info.durability == "none" or isinstance(sink, AppliesInside) or not isinstance(sink, EncodesOps):
         return None
-    return Recorder(sink, MsgspecCodec() if codec is None else codec)
+    return Recorder(sink, MsgspecCodec() if codec is None else codec, info.max_payload)
 
 
 class Recorder:
@@ -82,12 +82,13 @@ class Recorder:
     Args:
         sink: encodes its ops.
         codec: encodes payloads of derived messages; the one of the store.
+        max_payload: the largest of them that the store takes, in bytes: what it would refuse after the sink has
+            committed must not be recorded.
     """
 
-    def __init__(self, sink: EncodesOps[Any], codec: PayloadCodec) -> None:
+    def __init__(self, sink: EncodesOps[Any], codec: PayloadCodec, max_payload: int | None = None) -> None:
         self._sink = sink
-        # The store has a limit of its own.
-        self._scribe = Scribe(codec, sys.maxsize)
+        self._scribe = Scribe(codec, sys.maxsize if max_payload is None else max_payload)
 
     def record(self, batch: Batch) -> dict[Seq, bytes]:
         """Return the outcomes of a batch that the sink will see and the store does not know yet.

@@ -27,8 +27,8 @@ from naviscope_ingest import (
 )
 from naviscope_ingest.stores.sqlite import SqliteStore
 from naviscope_ingest.testing import TrioClock
-from naviscope_spi import SinkRejected
-from tests.runtime.worlds import START, bounded, failures, started
+from naviscope_spi import Settled, SinkRejected
+from tests.runtime.worlds import START, WaitingStore, bounded, failures, started
 
 
 class Target:
@@ -329,3 +329,29 @@ async def test_another_sink_without_the_power_runs_it_again(disk):
     await crash(disk, sink, messages)
     executor, report = await go_on(disk, Target(), messages)
     assert (executor.calls, report.succeeded) == (["a"], True)
+
+
+async def test_what_is_not_ours_any_more_does_not_reach_the_sink(disk):
+    class Elsewhere(WaitingStore):
+        """Another process has taken message a over before its outcome could be recorded."""
+
+        async def settle(self, session, settlement):
+            settled = await super().settle(session, settlement)
+            return Settled(settled.position, (), list(settlement.prepared)[:1]) if settlement.prepared else settled
+
+    store, sink = Elsewhere(disk.clock), Encoding()
+    async with started(sink=sink, store=store) as world:
+        epoch = await world.intake.new_epoch("job")
+        await epoch.submit([Message("a", None), Message("b", None)])
+        await trio.sleep(1)
+        assert sink.seen == [["b"]]
+        assert epoch.report.committed == 1
+
+
+async def test_a_derived_message_that_the_store_has_no_room_for_costs_its_parent_alone(tmp_path):
+    work = {"a": Executed(["op"], [Message("child", b"x" * 2_000)])}
+    sink, opened = Encoding(), SqliteStore.open(tmp_path / "ingest.db", runner="inline", max_payload=1_000)
+    async with opened as store, started(work, sink=sink, store=store) as world:
+        report = await submit(world, Message("a", None), Message("b", None))
+    assert sink.ops.keys() == {"b"}
+    assert "derived[0] of its outcome cannot be recorded: InvalidMessage" in failures(report)["a"][1]

@@ -157,7 +157,8 @@ class SqliteStore(Generic[P]):
     async def _start(self) -> None:
         await self._runner.start(self._open)
         state = self._ledger.state
-        self._info = StoreInfo(state.store_id, "power", colocation="sqlite")
+        limit = self._ledger.scribe.max_payload
+        self._info = StoreInfo(state.store_id, "power", colocation="sqlite", max_payload=limit)
 
     def _open(self, ledger: Ledger) -> None:
         database = ledger.database
