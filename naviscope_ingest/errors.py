@@ -15,6 +15,7 @@ from naviscope_spi.errors import (
     PartlyRefused,
     PayloadNotDecodable,
     PayloadNotEncodable,
+    Permanent,
     StoreFailed,
     StoreRefused,
     UnknownEpoch,
@@ -34,6 +35,8 @@ __all__ = [
     "IngestError",
     "InternalError",
     "InvalidMessage",
+    "OutcomeNotDecodable",
+    "OutcomeNotEncodable",
     "PartlyRefused",
     "PayloadNotDecodable",
     "PayloadNotEncodable",
@@ -153,4 +156,46 @@ class BarrierPassed(IngestError):  # noqa: N818 - reads as a sentence where it i
 
 
 class SinkMisbehaved(IngestError):  # noqa: N818 - reads as a sentence where it is raised
-    """A sink returned something from `commit`: nobody can tell whether it applied the batch. The runtime stops."""
+    """A sink returned what it must not: nobody can tell what became of the batch. The runtime stops."""
+
+
+class OutcomeNotEncodable(IngestError, Permanent):  # noqa: N818 - reads as a sentence where it is raised
+    """An outcome cannot be recorded before it is committed, so the sink did not see it. The message ends dead.
+
+    Args:
+        message_id: the message.
+        kind: its kind.
+        field: which part of the outcome ("ops", "derived[3].payload.lines").
+        reason: why.
+    """
+
+    def __init__(self, message_id: str, kind: str, field: str, reason: str) -> None:
+        super().__init__(
+            f"message {message_id!r} of kind {kind!r}: {field} of its outcome cannot be recorded: {reason}; "
+            "the sink has not seen it"
+        )
+        self.message_id = message_id
+        self.kind = kind
+        self.field = field
+        self.reason = reason
+
+
+class OutcomeNotDecodable(IngestError, Permanent):  # noqa: N818 - reads as a sentence where it is raised
+    """An outcome that was recorded before a crash cannot be read any more. The message ends dead and is kept.
+
+    Args:
+        message_id: the message.
+        kind: its kind.
+        field: which part of the outcome ("ops", "derived[3].payload.lines").
+        reason: why.
+    """
+
+    def __init__(self, message_id: str, kind: str, field: str, reason: str) -> None:
+        super().__init__(
+            f"message {message_id!r} of kind {kind!r}: {field} of its recorded outcome cannot be decoded: {reason}; "
+            "the sink may have applied it before the process ended: look there, then replay the message or discard it"
+        )
+        self.message_id = message_id
+        self.kind = kind
+        self.field = field
+        self.reason = reason

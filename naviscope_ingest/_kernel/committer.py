@@ -18,6 +18,7 @@ from naviscope_ingest._kernel.inside import inside_for
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_of
+from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, OnlyCommits, Seq, Settled, Settlement, Waits
@@ -33,6 +34,7 @@ class Committer:
         core: is told what committed.
         planner: sorts answers.
         membership: settles them.
+        recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
         workers: whose outbox it is.
         config: how large batches are.
@@ -54,6 +56,7 @@ class Committer:
         core: Core,
         planner: Planner,
         membership: Membership,
+        recorder: Recorder | None,
         book: EpochBook,
         workers: Workers,
         config: RuntimeConfig,
@@ -71,6 +74,7 @@ class Committer:
         self._core = core
         self._planner = planner
         self._membership = membership
+        self._recorder = recorder
         self._book = book
         self._workers = workers
         self._outbox = workers.outbox
@@ -100,6 +104,8 @@ class Committer:
                 late = core.hand_to_sink(batch.seqs)
                 if late:
                     batch.leave_out(late)
+                if self._recorder is not None and batch.entries:
+                    await self._record(batch, self._recorder)
                 if batch.entries and self._inside is None:
                     started = meter.now() if meter.is_on else 0.0
                     try:
@@ -132,6 +138,17 @@ class Committer:
     async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
         """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
         self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+
+    async def _record(self, batch: Batch, recorder: Recorder) -> None:
+        """Tell the store what the sink is about to see, so that after a crash it sees the same again."""
+        records = recorder.record(batch)
+        if not records:
+            return
+        settled = await self._membership.write(Settlement(prepared=records))
+        if settled.refused:
+            # They are not ours any more: whoever has them now may come to another outcome.
+            batch.leave_out(settled.refused)
+            self._core.release(settled.refused)
 
     async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""

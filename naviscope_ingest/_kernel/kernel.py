@@ -24,6 +24,7 @@ from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
+from naviscope_ingest._kernel.prepared import recorder_for
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
@@ -116,12 +117,14 @@ class Kernel:
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
         self._membership = Membership(store)
+        recorder = recorder_for(components.commit_sink, store.info, components.codec)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
             executor=components.executor,
             core=self.core,
             membership=self._membership,
+            recorder=recorder,
             config=config,
             hints=self._hints,
             meter=self._meter,
@@ -133,6 +136,7 @@ class Kernel:
             core=self.core,
             planner=Planner(self.core, store.info.store_id, clock.wall, random.random),
             membership=self._membership,
+            recorder=recorder,
             book=self.book,
             workers=self._workers,
             config=config,

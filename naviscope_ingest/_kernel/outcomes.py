@@ -111,6 +111,12 @@ class Batch:
         self._forget(lease.seq)
         self.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
 
+    def refuse(self, lease: Lease[Any], error: BaseException) -> None:
+        """Let a message end dead instead, before the sink has seen it."""
+        name = (lease.epoch.number, lease.message.id)
+        self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) != name]
+        self.drop(lease, error)
+
     def _forget(self, seq: Seq) -> None:
         if self.rest is not None:
             self.rest.derived.pop(seq, None)

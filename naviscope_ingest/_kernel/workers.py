@@ -19,8 +19,9 @@ from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
+from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_ingest.errors import BadOutcome
+from naviscope_ingest.errors import BadOutcome, OutcomeNotDecodable
 from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, SupportsBatch, SystemFailure
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Workers:
         executor: the user's work.
         core: says what may start.
         membership: claims it.
+        recorder: reads outcomes that were recorded before a crash, if the sink can take them again.
         config: how many may be in flight, and how large batches are.
         hints: carries hints over a bus, if there is one.
         meter: measures.
@@ -78,6 +80,7 @@ class Workers:
         executor: Any,  # noqa: ANN401 - one of two protocols, told apart when it runs
         core: Core,
         membership: Membership,
+        recorder: Recorder | None,
         config: RuntimeConfig,
         hints: Hints | None,
         meter: Meter,
@@ -93,6 +96,7 @@ class Workers:
         self._core = core
         self._has_ready = core.schedule.has_ready
         self._membership = membership
+        self._recorder = recorder
         self._store_id = membership.store.info.store_id
         self._config = config
         self._most = config.max_in_flight
@@ -173,8 +177,8 @@ class Workers:
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
                     leases = await self._membership.lease(seqs)
-                    self._work.extend(leases)
                     self.in_flight -= len(seqs) - len(leases)
+                    self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return
                 if seqs:
                     await self._send_hints(seqs)
@@ -209,7 +213,7 @@ class Workers:
                 self.in_flight += 1
                 leases = await self._membership.lease([seq])
                 self.in_flight -= 1 - len(leases)
-                for lease in leases:
+                for lease in leases if self._recorder is None else self._recall(leases, self._recorder):
                     self._begin(lease)
                 return
             # It ended, or waits for its retry: when it runs, it is one of many.
@@ -223,6 +227,21 @@ class Workers:
         name = lease.message.id
         error = Permanent(f"message {name!r} ran alone each of the {lease.crashes} times that the process died")
         self.outbox.append((lease, Raised(error)))
+
+    def _recall(self, leases: Sequence[Lease[Any]], recorder: Recorder) -> Sequence[Lease[Any]]:
+        """Answer for messages whose outcomes were recorded before a crash; return the others, which have to run."""
+        fresh: list[Lease[Any]] = []
+        for lease in leases:
+            if lease.prepared is None:
+                fresh.append(lease)
+                continue
+            answer: object
+            try:
+                answer = recorder.decode(lease.message, lease.prepared)
+            except OutcomeNotDecodable as error:
+                answer = Raised(error)
+            self.outbox.append((lease, answer))
+        return fresh
 
     async def _send_hints(self, seqs: Sequence[Seq]) -> None:
         """Say on the bus what may start; whoever hears of it claims it."""
@@ -241,8 +260,8 @@ class Workers:
             seqs = await hints.receive(self._config.max_in_flight)
             if seqs:
                 leases = await self._membership.lease(seqs)
-                self._work.extend(leases)
                 self.in_flight -= len(seqs) - len(leases)
+                self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                 self.wake()
 
     async def _sleep(self) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from attrs import evolve, frozen
 
-from naviscope_spi import CommitBatch, CommitSink, Entry, Permanent, SinkRejected, SystemFailure
+from naviscope_spi import CommitBatch, CommitSink, EncodesOps, Entry, Permanent, SinkRejected, SystemFailure
 
 __all__ = ["SinkSet", "To"]
 
 Op = TypeVar("Op")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 @frozen
@@ -36,12 +40,24 @@ class SinkSet:
 
     Args:
         sinks: the sinks by name.
+
+    Attributes:
+        encode_ops: there if every sink is an `EncodesOps`, so that the set is one too: returns the ops of one message
+            as bytes.
+        decode_ops: likewise: returns the ops that these bytes stand for, those of one sink after the other.
     """
+
+    encode_ops: Callable[[Sequence[To[Any]]], bytes]
+    decode_ops: Callable[[bytes], Sequence[To[Any]]]
 
     def __init__(self, sinks: Mapping[str, CommitSink[Any]]) -> None:
         if not sinks:
             raise ValueError("SinkSet({}): give at least one sink, by name")
         self._sinks = dict(sinks)
+        self._encoders = {name: sink for name, sink in self._sinks.items() if isinstance(sink, EncodesOps)}
+        if len(self._encoders) == len(self._sinks):
+            self.encode_ops = self._encode_ops
+            self.decode_ops = self._decode_ops
 
     async def commit(self, batch: CommitBatch[To[Any]]) -> None:
         """Let every sink commit its part of the batch.
@@ -70,10 +86,31 @@ class SinkSet:
                 if isinstance(op, To) and op.sink in parts:
                     ops.setdefault(op.sink, []).append(op.op)
                 else:
-                    known = ", ".join(map(repr, self._sinks))
-                    strays[entry.task_key] = Permanent(f"op {op!r:.80} goes nowhere: write To(name, op) with {known}")
+                    strays[entry.task_key] = self._stray(op)
             for name, own in ops.items():
                 parts[name].append(evolve(entry, ops=own))
         if strays:
             raise SinkRejected(strays)
         return {name: entries for name, entries in parts.items() if entries}
+
+    def _stray(self, op: object) -> Permanent:
+        known = ", ".join(map(repr, self._sinks))
+        return Permanent(f"op {op!r:.80} goes nowhere: write To(name, op) with {known}")
+
+    def _encode_ops(self, ops: Sequence[To[Any]]) -> bytes:
+        parts: dict[str, list[Any]] = {}
+        for op in ops:
+            if not isinstance(op, To) or op.sink not in self._sinks:
+                raise self._stray(op)
+            parts.setdefault(op.sink, []).append(op.op)
+        return _encode({name: self._encoders[name].encode_ops(part) for name, part in parts.items()})
+
+    def _decode_ops(self, data: bytes) -> Sequence[To[Any]]:
+        try:
+            parts = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Permanent(f"these bytes are no ops of a set of sinks: {error}") from error
+        gone = [name for name in parts if name not in self._sinks]
+        if gone:
+            raise Permanent(f"there are ops for sink {gone[0]!r:.80}, which this set does not have")
+        return [To(name, op) for name, part in parts.items() for op in self._encoders[name].decode_ops(part)]

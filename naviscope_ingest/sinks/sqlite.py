@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Final
 
 import trio
 
+from naviscope_ingest.sinks._sql_encoding import decode_sql_ops, encode_sql_ops
 from naviscope_ingest.sinks._sqlite_apply import Writer
 from naviscope_ingest.sinks._sqlite_file import SqliteFile
 from naviscope_ingest.sinks._sqlite_schema import Schema
@@ -23,9 +25,10 @@ COLOCATION: Final = "sqlite"
 class SqliteSink:
     """Applies `Insert`, `Upsert`, `Delete` and `Execute` to tables of SQLite, each entry once.
 
-    With a path it has a file of its own, in which a ledger tells what was applied. Without one it writes into the file
-    of the store, inside the transaction that settles the messages: there is no moment between effect and settlement.
-    That needs a store whose `info.colocation` is "sqlite".
+    With a path it has a file of its own, in which a ledger tells what was applied; a durable store records outcomes
+    before they come here, so that after a crash the same ones come again. Without one it writes into the file of the
+    store, inside the transaction that settles the messages: there is no moment between effect and settlement. That
+    needs a store whose `info.colocation` is "sqlite".
 
     A refused op (a constraint, an unknown table or column, a value that cannot be bound) ends its own message. A file
     that is busy, a full disk and an error of the disk are tried again; a file that is damaged, no database or not
@@ -130,6 +133,22 @@ class SqliteSink:
         self._schema.ensure(transaction)
         if batch.entries:
             self._writer.write_inside(transaction, batch.entries)
+
+    def encode_ops(self, ops: Sequence[SqlOp]) -> bytes:
+        """Return the ops of one message as MessagePack.
+
+        Raises:
+            InvalidOp: one of them is no op for tables, or holds a value that no column takes.
+        """
+        return encode_sql_ops(ops)
+
+    def decode_ops(self, data: bytes) -> Sequence[SqlOp]:
+        """Return the ops that these bytes stand for.
+
+        Raises:
+            InvalidOp: they stand for none.
+        """
+        return decode_sql_ops(data)
 
     async def prune_ledger(self, before_epoch: int, *, store_id: str, limit: int = 10_000) -> int:
         """Forget what was applied for epochs of a store with a lower number, at most `limit` entries.

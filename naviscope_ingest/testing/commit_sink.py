@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from attrs import define
 
 from naviscope_ingest.testing._promises import Promise, Trial, cancel_after, select, try_promise
-from naviscope_spi import CommitBatch, CommitSink, Entry, EpochKey, SinkRejected, task_key
+from naviscope_spi import CommitBatch, CommitSink, EncodesOps, Entry, EpochKey, SinkRejected, task_key
 
 __all__ = ["SINK_PROMISES", "check_commit_sink"]
 
@@ -181,8 +181,27 @@ async def a_cancelled_commit_is_whole_or_not_at_all(trial: SinkTrial) -> None:
         await trial.see(*applied, about=f"repeated after a cancellation at checkpoint {checkpoints}")
 
 
+async def encoded_ops_are_the_same_ops(trial: SinkTrial) -> None:
+    """Ops that were encoded are, decoded by a sink that was opened later, applied like those that were not."""
+    numbers = [[5, 3, 4], [1], list(range(10, 200))]
+    data = [trial.subject.encode_ops([trial.make_op(number) for number in part]) for part in numbers]
+    for each in data:
+        trial.true(isinstance(each, bytes), "bytes", each)
+    await trial.reopen()
+    entries = [_entry(f"m{index}", trial.subject.decode_ops(each)) for index, each in enumerate(data)]
+    await trial.commit(*entries)
+    await trial.see(*(number for part in numbers for number in part))
+    again = [trial.subject.encode_ops(entry.ops) for entry in entries]
+    await trial.commit(*(_entry(f"n{index}", trial.subject.decode_ops(each)) for index, each in enumerate(again)))
+    await trial.see(*(number for part in numbers * 2 for number in part), about="encoded a second time")
+
+
 def _has_poison(trial: SinkTrial) -> bool:
     return trial.poison is not None
+
+
+def _encodes_ops(trial: SinkTrial) -> bool:
+    return isinstance(trial.subject, EncodesOps)
 
 
 SINK_PROMISES: Sequence[Promise[SinkTrial]] = (
@@ -196,4 +215,5 @@ SINK_PROMISES: Sequence[Promise[SinkTrial]] = (
     Promise(messages_are_told_apart_by_task_key),
     Promise(a_refused_batch_applies_nothing, when=_has_poison),
     Promise(a_cancelled_commit_is_whole_or_not_at_all),
+    Promise(encoded_ops_are_the_same_ops, when=_encodes_ops),
 )

@@ -19,6 +19,7 @@ __all__ = [
     "CommitSink",
     "CommitsEpochs",
     "Delivery",
+    "EncodesOps",
     "Entry",
     "Executor",
     "PipelineBus",
@@ -32,6 +33,7 @@ __all__ = [
 
 P_co = TypeVar("P_co", covariant=True)
 P_contra = TypeVar("P_contra", contravariant=True)
+Op = TypeVar("Op")
 Op_co = TypeVar("Op_co", covariant=True)
 Op_contra = TypeVar("Op_contra", contravariant=True)
 
@@ -190,6 +192,34 @@ class AppliesInside(Protocol[Op_contra]):
 
     def apply(self, transaction: Any, batch: CommitBatch[Op_contra]) -> None:  # noqa: ANN401 - the driver's own type
         """Write the batch. Called on the store's thread; must not wait for anything else."""
+        ...
+
+
+@runtime_checkable
+class EncodesOps(Protocol[Op]):
+    """A sink elsewhere whose ops can be recorded in a durable store before they are committed.
+
+    After a crash the recorded outcome is committed again and the executor does not run: what the sink applied and what
+    the store learns of are one answer, also if the executor would give another one. Both methods are called often, must
+    not wait, and depend on nothing but what they are given: the bytes may be read by a later process.
+    """
+
+    def encode_ops(self, ops: Sequence[Op]) -> bytes:
+        """Return the ops of one message as bytes.
+
+        Raises:
+            Permanent: an op has no such form; the message ends dead before the sink sees it. So it does with any other
+                exception, but for `SystemFailure`, which stops the runtime.
+        """
+        ...
+
+    def decode_ops(self, data: bytes) -> Sequence[Op]:
+        """Return the ops that these bytes stand for, perhaps those of an earlier version of the program.
+
+        Raises:
+            Permanent: they stand for none any more; the message ends dead and is kept. So it does with any other
+                exception, but for `SystemFailure`, which stops the runtime.
+        """
         ...
 
 

@@ -458,12 +458,14 @@ class StoreInfo:
         durability: what a commit survives: "none", the death of the "process", a cut of "power".
         is_shared: whether several processes may join.
         colocation: sinks of this tag may write inside a settlement ("sqlite", "postgresql").
+        max_payload: the largest encoded payload it takes, in bytes; None if there is no such limit.
     """
 
     store_id: str
     durability: Literal["none", "process", "power"]
     is_shared: bool = False
     colocation: str | None = None
+    max_payload: int | None = None
 
 
 class DeferredStore(Protocol[P]):

@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import apsw
+import msgspec
 import pytest
 import trio
 from attrs import evolve
@@ -218,6 +219,47 @@ class RemembersTooEarly(PickySink):
         await super().commit(CommitBatch(fresh))
 
 
+class EncodingSink(PickySink):
+    def encode_ops(self, ops):
+        return msgspec.msgpack.encode(ops)
+
+    def decode_ops(self, data):
+        return msgspec.msgpack.decode(data)
+
+
+async def test_a_sink_may_encode_its_ops():
+    await check(EncodingSink)
+
+
+class ForgetsTheRest(EncodingSink):
+    promise = "encoded_ops_are_the_same_ops"
+
+    def encode_ops(self, ops):
+        return super().encode_ops(ops[:100])
+
+
+class WritesText(EncodingSink):
+    promise = "encoded_ops_are_the_same_ops"
+
+    def encode_ops(self, ops):
+        return repr(ops)
+
+
+class RemembersOps(EncodingSink):
+    promise = "encoded_ops_are_the_same_ops"
+
+    def __init__(self):
+        super().__init__()
+        self.encoded = []
+
+    def encode_ops(self, ops):
+        self.encoded.append(ops)
+        return super().encode_ops(len(self.encoded) - 1)
+
+    def decode_ops(self, data):
+        return self.encoded[super().decode_ops(data)]
+
+
 @pytest.mark.parametrize(
     "sink",
     [
@@ -235,6 +277,9 @@ class RemembersTooEarly(PickySink):
         BlamesEverybody,
         TearsWhenCancelled,
         RemembersTooEarly,
+        ForgetsTheRest,
+        WritesText,
+        RemembersOps,
     ],
 )
 async def test_a_broken_sink_is_caught(sink):

@@ -8,8 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Generic, Literal, TypeVar
 
 from naviscope_ingest import MemoryBus, MemoryStore, MsgspecCodec, SqliteStore
+from naviscope_ingest.sinks import SqliteSink, SqlOp
 from naviscope_spi import (
     DeferredStore,
+    EncodesOps,
     EpochKey,
     EpochOptions,
     EpochRecord,
@@ -149,3 +151,9 @@ def check_sqlite(store: SqliteStore[int]) -> None:
     verify: SupportsVerify = store
     codec: PayloadCodec = MsgspecCodec({"kind": int})
     del contract, colocation, records, retention, backup, verify, codec
+
+
+def check_sqlite_sink(sink: SqliteSink) -> None:
+    power: EncodesOps[SqlOp] = sink
+    wrong: EncodesOps[int] = sink  # type: ignore[assignment]
+    del power, wrong

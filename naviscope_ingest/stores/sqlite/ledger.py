@@ -19,12 +19,12 @@ from typing import Any
 
 import apsw
 
+from naviscope_ingest._encoding import Scribe
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, STATE_COLUMNS, EpochRow, Held, State
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import Scribe
 from naviscope_spi import EpochKey, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
 
 __all__ = ["Ledger"]

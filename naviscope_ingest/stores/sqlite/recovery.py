@@ -14,9 +14,10 @@ from typing import Any
 import apsw
 import msgspec
 
+from naviscope_ingest._encoding import Scribe, decode_depends_on
 from naviscope_ingest.stores.sqlite.entries import EpochRow
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import Scribe, decode_depends_on, messages_named
+from naviscope_ingest.stores.sqlite.rows import messages_named
 from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS
 from naviscope_ingest.stores.sqlite.steps import GLOBAL
 from naviscope_spi import (

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 from attrs import define, field
 
+from naviscope_ingest._encoding import Content, decode_depends_on, encode_depends_on
 from naviscope_ingest.stores.sqlite.entries import EpochRow
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import Content, decode_depends_on, decode_options, encode_depends_on
+from naviscope_ingest.stores.sqlite.rows import decode_options
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, provide
 from naviscope_spi import (
     Accepted,

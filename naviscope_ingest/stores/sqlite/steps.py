@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import apsw
 
+from naviscope_ingest._encoding import Content
 from naviscope_ingest.stores.sqlite.entries import EpochRow, Held
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import Content, encode_options
+from naviscope_ingest.stores.sqlite.rows import encode_options
 from naviscope_spi import (
     Accepted,
     EpochExists,

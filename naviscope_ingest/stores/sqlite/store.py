@@ -16,6 +16,7 @@ import apsw
 import trio
 from attrs import frozen
 
+from naviscope_ingest._encoding import Content, Scribe
 from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.stores.sqlite import steps
 from naviscope_ingest.stores.sqlite.backup import Copy
@@ -26,7 +27,6 @@ from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
 from naviscope_ingest.stores.sqlite.recovery import recovery
 from naviscope_ingest.stores.sqlite.retention import prune
-from naviscope_ingest.stores.sqlite.rows import Content, Scribe
 from naviscope_ingest.stores.sqlite.settlement import settle
 from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
 from naviscope_ingest.stores.sqlite.verification import verification
@@ -157,7 +157,8 @@ class SqliteStore(Generic[P]):
     async def _start(self) -> None:
         await self._runner.start(self._open)
         state = self._ledger.state
-        self._info = StoreInfo(state.store_id, "power", colocation="sqlite")
+        limit = self._ledger.scribe.max_payload
+        self._info = StoreInfo(state.store_id, "power", colocation="sqlite", max_payload=limit)
 
     def _open(self, ledger: Ledger) -> None:
         database = ledger.database
