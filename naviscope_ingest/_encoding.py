@@ -126,6 +126,11 @@ class Scribe:
         self.codec_names: Mapping[int, str] = {}
 
     @property
+    def codec(self) -> PayloadCodec:
+        """The codec in use."""
+        return self._codec
+
+    @property
     def codec_name(self) -> str:
         """The name of the codec in use."""
         return self._codec.name

@@ -14,7 +14,6 @@ from naviscope_spi import (
     DeferredStore,
     Executor,
     OnUnresolved,
-    PayloadCodec,
     PipelineBus,
     RuntimeMetrics,
     SupportsBatch,
@@ -38,8 +37,6 @@ class RuntimeComponents(Generic[P, Op]):
             unless it is given.
         metrics: hooks for measurement.
         clock: where time comes from; the system's clock unless it is given.
-        codec: how a durable store encodes payloads, for outcomes that are recorded there before the sink is called.
-            Give the one that the store has; `MsgspecCodec()` unless it is given.
     """
 
     executor: Executor[P, Op] | SupportsBatch[P, Op]
@@ -48,7 +45,6 @@ class RuntimeComponents(Generic[P, Op]):
     bus: PipelineBus | None = None
     metrics: RuntimeMetrics | None = None
     clock: Clock | None = None
-    codec: PayloadCodec | None = None
 
 
 def _at_least_one(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here

@@ -75,7 +75,7 @@ class IngestRuntime(Generic[P, Op]):
         options = {} if codec is None else {"codec": codec}
         async with open_store(url, **options) as store:
             components: RuntimeComponents[P, Op] = RuntimeComponents(
-                executor=executor, commit_sink=commit_sink, store=store, metrics=metrics, codec=codec
+                executor=executor, commit_sink=commit_sink, store=store, metrics=metrics
             )
             async with cls(components, config).running() as intake:
                 yield intake

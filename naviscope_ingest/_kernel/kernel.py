@@ -24,7 +24,7 @@ from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
-from naviscope_ingest._kernel.prepared import recorder_for
+from naviscope_ingest._kernel.prepared import recorder_for, scribe_for
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
@@ -117,7 +117,8 @@ class Kernel:
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
         self._membership = Membership(store)
-        recorder = recorder_for(components.commit_sink, store.info, components.codec)
+        scribe = scribe_for(store)
+        recorder = recorder_for(components.commit_sink, scribe)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
@@ -134,7 +135,9 @@ class Kernel:
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(self.core, store.info.store_id, clock.wall, random.random),
+            planner=Planner(
+                self.core, store.info.store_id, clock.wall, random.random, None if scribe is None else scribe.write
+            ),
             membership=self._membership,
             recorder=recorder,
             book=self.book,

@@ -6,7 +6,7 @@ but the sink's entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
@@ -20,6 +20,7 @@ from naviscope_spi import (
     Entry,
     Executed,
     Fatal,
+    InvalidMessage,
     Lease,
     Message,
     Permanent,
@@ -164,13 +165,22 @@ class Planner:
         store_id: the first part of every task key.
         now: wall-clock time.
         chance: random numbers from 0 to 1, for retries.
+        write: writes a message as the store will, and raises if it cannot; None if the store takes everything.
     """
 
-    def __init__(self, core: Core, store_id: str, now: Callable[[], float], chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        store_id: str,
+        now: Callable[[], float],
+        chance: Callable[[], float],
+        write: Callable[[Message[Any]], object] | None = None,
+    ) -> None:
         self._core = core
         self._store_id = store_id
         self._now = now
         self._chance = chance
+        self._write = write
         self._retry = RetryPolicy()
 
     def plan(self, answers: Sequence[Answer]) -> Batch:
@@ -206,6 +216,8 @@ class Planner:
         try:
             derived, ready = list(outcome.derived), list(outcome.ready)
             error = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
+            if error is None and self._write is not None:
+                error = _unstorable(derived, self._write)
         except Exception as raised:
             # Both are the user's own sequences, and may be anything.
             error = BadOutcome(f"derived or ready cannot be read: {describe_error(raised)}")
@@ -252,6 +264,16 @@ class Planner:
                 batch.more().waits.append(Waits(lease.seq, None, self._now() + delay, spent, lease.run))
                 return
         batch.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+
+
+def _unstorable(derived: Iterable[Message[Any]], write: Callable[[Message[Any]], object]) -> BadOutcome | None:
+    """Say which derived message the store would refuse: after the sink has committed it would be too late."""
+    for index, each in enumerate(derived):
+        try:
+            write(each)
+        except InvalidMessage as error:
+            return BadOutcome(f"derived[{index}] cannot be stored: {error}")
+    return None
 
 
 def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None:

@@ -25,20 +25,20 @@ from naviscope_ingest.errors import OutcomeNotDecodable, OutcomeNotEncodable, Si
 from naviscope_spi import (
     AppliesInside,
     CommitSink,
+    DeferredStore,
     EncodesOps,
+    EncodesPayloads,
     Executed,
     Lease,
     Message,
-    PayloadCodec,
     PayloadNotDecodable,
     PayloadNotEncodable,
     Resource,
     Seq,
-    StoreInfo,
     SystemFailure,
 )
 
-__all__ = ["MAX_RECORD", "Recorder", "recorder_for"]
+__all__ = ["MAX_RECORD", "Recorder", "recorder_for", "scribe_for"]
 
 MAX_RECORD = 256 * 1024 * 1024
 """The largest outcome that is recorded, in bytes."""
@@ -62,18 +62,25 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
-def recorder_for(sink: CommitSink[Any], info: StoreInfo, codec: PayloadCodec | None) -> Recorder | None:
+def scribe_for(store: DeferredStore[Any]) -> Scribe | None:
+    """Return what writes messages as a durable store does; None for one that survives nothing."""
+    if store.info.durability == "none":
+        return None
+    codec = store.codec if isinstance(store, EncodesPayloads) else MsgspecCodec()
+    return Scribe(codec, sys.maxsize if store.info.max_payload is None else store.info.max_payload)
+
+
+def recorder_for(sink: CommitSink[Any], scribe: Scribe | None) -> Recorder | None:
     """Return what records outcomes for a sink, or None if there is no need or no way.
 
     Args:
         sink: where results become visible. One inside the store needs no record; one that cannot encode its ops has
             none.
-        info: what the store is. One that survives nothing needs no record either.
-        codec: how payloads are encoded.
+        scribe: writes derived messages. There is none for a store that survives nothing, which needs no record.
     """
-    if info.durability == "none" or isinstance(sink, AppliesInside) or not isinstance(sink, EncodesOps):
+    if scribe is None or isinstance(sink, AppliesInside) or not isinstance(sink, EncodesOps):
         return None
-    return Recorder(sink, MsgspecCodec() if codec is None else codec, info.max_payload)
+    return Recorder(sink, scribe)
 
 
 class Recorder:
@@ -81,14 +88,12 @@ class Recorder:
 
     Args:
         sink: encodes its ops.
-        codec: encodes payloads of derived messages; the one of the store.
-        max_payload: the largest of them that the store takes, in bytes: what it would refuse after the sink has
-            committed must not be recorded.
+        scribe: encodes derived messages, as the store does.
     """
 
-    def __init__(self, sink: EncodesOps[Any], codec: PayloadCodec, max_payload: int | None = None) -> None:
+    def __init__(self, sink: EncodesOps[Any], scribe: Scribe) -> None:
         self._sink = sink
-        self._scribe = Scribe(codec, sys.maxsize if max_payload is None else max_payload)
+        self._scribe = scribe
 
     def record(self, batch: Batch) -> dict[Seq, bytes]:
         """Return the outcomes of a batch that the sink will see and the store does not know yet.

@@ -8,7 +8,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from attrs import evolve, frozen
 
-from naviscope_spi import CommitBatch, CommitSink, EncodesOps, Entry, Permanent, SinkRejected, SystemFailure
+from naviscope_spi import (
+    AppliesInside,
+    CommitBatch,
+    CommitSink,
+    EncodesOps,
+    Entry,
+    Permanent,
+    SinkRejected,
+    SystemFailure,
+)
 
 __all__ = ["SinkSet", "To"]
 
@@ -53,6 +62,12 @@ class SinkSet:
     def __init__(self, sinks: Mapping[str, CommitSink[Any]]) -> None:
         if not sinks:
             raise ValueError("SinkSet({}): give at least one sink, by name")
+        for name, sink in sinks.items():
+            if isinstance(sink, AppliesInside):
+                raise ValueError(
+                    f"SinkSet: sink {name!r} writes inside the store's transaction, which cannot be shared: give it a "
+                    "place of its own, or make it the only sink"
+                )
         self._sinks = dict(sinks)
         self._encoders = {name: sink for name, sink in self._sinks.items() if isinstance(sink, EncodesOps)}
         if len(self._encoders) == len(self._sinks):

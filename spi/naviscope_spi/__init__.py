@@ -4,7 +4,7 @@ Standard library and attrs only: importing a contract loads neither trio nor the
 list only: errors, codecs, names, dependencies, messages, stores, execution.
 """
 
-from naviscope_spi.codecs import PayloadCodec
+from naviscope_spi.codecs import EncodesPayloads, PayloadCodec
 from naviscope_spi.dependencies import (
     MAX_GROUP_DEPTH,
     MAX_GROUP_MEMBERS,
@@ -134,6 +134,7 @@ __all__ = [
     "DependsOn",
     "Derived",
     "EncodesOps",
+    "EncodesPayloads",
     "End",
     "Ended",
     "Entry",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["PayloadCodec"]
+__all__ = ["EncodesPayloads", "PayloadCodec"]
 
 
 class PayloadCodec(Protocol):
@@ -36,4 +36,14 @@ class PayloadCodec(Protocol):
         Raises:
             PayloadNotDecodable: these bytes are no payload of this kind.
         """
+        ...
+
+
+@runtime_checkable
+class EncodesPayloads(Protocol):
+    """A store that encodes payloads. What it could not take is refused before a sink sees anything of it."""
+
+    @property
+    def codec(self) -> PayloadCodec:
+        """How it encodes them."""
         ...

@@ -282,7 +282,7 @@ async def test_what_cannot_be_recorded_ends_dead_before_the_sink_sees_it(disk):
     found = failures(report)
     assert found.keys() == {"odd", "worse"}
     assert found["odd"][1].startswith(
-        "OutcomeNotEncodable: message 'odd' of kind 'message': derived[0].payload.at of its outcome cannot be recorded"
+        "BadOutcome: derived[0] cannot be stored: message 'child' of kind 'message': payload.at cannot be encoded"
     )
     assert "message 'worse' of kind 'message': ops of its outcome cannot be recorded" in found["worse"][1]
     assert (report.committed, report.dead) == (3, 2)
@@ -354,4 +354,13 @@ async def test_a_derived_message_that_the_store_has_no_room_for_costs_its_parent
     async with opened as store, started(work, sink=sink, store=store) as world:
         report = await submit(world, Message("a", None), Message("b", None))
     assert sink.ops.keys() == {"b"}
-    assert "derived[0] of its outcome cannot be recorded: InvalidMessage" in failures(report)["a"][1]
+    assert "derived[0] cannot be stored: the payload of message 'child' has 2000 bytes" in failures(report)["a"][1]
+
+
+async def test_a_derived_message_that_cannot_be_stored_costs_its_parent_alone_with_any_sink(tmp_path):
+    work = {"a": Executed(["op"], [Message("child", object())])}
+    opened = SqliteStore.open(tmp_path / "ingest.db", runner="inline")
+    async with opened as store, started(work, store=store) as world:
+        report = await submit(world, Message("a", None), Message("b", None))
+    assert (report.committed, report.dead) == (1, 1)
+    assert "derived[0] cannot be stored: message 'child'" in failures(report)["a"][1]

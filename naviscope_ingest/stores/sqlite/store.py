@@ -202,6 +202,11 @@ class SqliteStore(Generic[P]):
         return self._info
 
     @property
+    def codec(self) -> PayloadCodec:
+        """How payloads are encoded."""
+        return self._ledger.scribe.codec
+
+    @property
     def retain(self) -> float:
         """Seconds to keep completed epochs: `prune(time.time() - store.retain, limit)` removes what is older."""
         return self._retain

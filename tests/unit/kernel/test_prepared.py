@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naviscope_ingest import Dependency, Executed, MemorySink, Message, MsgspecCodec, Resource
+from naviscope_ingest import Dependency, Executed, MemorySink, MemoryStore, Message, MsgspecCodec, Resource
+from naviscope_ingest._encoding import Scribe
 from naviscope_ingest._kernel import prepared
 from naviscope_ingest._kernel.outcomes import Batch
-from naviscope_ingest._kernel.prepared import Recorder, recorder_for
+from naviscope_ingest._kernel.prepared import Recorder, recorder_for, scribe_for
 from naviscope_ingest.errors import OutcomeNotDecodable, OutcomeNotEncodable, SinkMisbehaved
 from naviscope_ingest.sinks import Insert, SqliteSink
-from naviscope_spi import Derived, Entry, EpochKey, Lease, Seq, StoreInfo, SystemFailure
+from naviscope_spi import Derived, Entry, EpochKey, Lease, Seq, SystemFailure
 
 PARENT = Message("parent", None, kind="load")
 
@@ -41,7 +43,7 @@ class Other(MsgspecCodec):
 
 
 def make(sink=None, codec=None):
-    return Recorder(sink or Plain(), codec or MsgspecCodec({"order": Order}))
+    return Recorder(sink or Plain(), Scribe(codec or MsgspecCodec({"order": Order}), sys.maxsize))
 
 
 def fields(message):
@@ -211,12 +213,13 @@ def test_a_system_failure_of_the_sink_is_no_message_s_fault():
 
 
 def test_only_a_sink_elsewhere_that_encodes_on_a_durable_store_is_recorded(tmp_path):
-    power, nothing = StoreInfo("s", "power"), StoreInfo("s", "none")
+    assert scribe_for(MemoryStore()) is None
+    scribe = Scribe(MsgspecCodec(), 1_000)
     elsewhere = SqliteSink(tmp_path / "results.db")
-    assert isinstance(recorder_for(elsewhere, power, None), Recorder)
-    assert recorder_for(elsewhere, nothing, None) is None
-    assert recorder_for(SqliteSink(), power, None) is None
-    assert recorder_for(MemorySink(), power, None) is None
+    assert isinstance(recorder_for(elsewhere, scribe), Recorder)
+    assert recorder_for(elsewhere, None) is None
+    assert recorder_for(SqliteSink(), scribe) is None
+    assert recorder_for(MemorySink(), scribe) is None
 
 
 def batch_of(*outcomes, recorded=()):

@@ -134,3 +134,8 @@ def test_a_set_refuses_what_belongs_to_no_sink(sink):
         both.decode_ops(data)
     with pytest.raises(Permanent, match="no ops of a set"):
         both.decode_ops(b"\xc1")
+
+
+def test_a_sink_inside_the_store_is_no_part_of_a_set():
+    with pytest.raises(ValueError, match="sink 'rows' writes inside the store's transaction"):
+        SinkSet({"rows": SqliteSink(), "other": MemorySink()})
