@@ -168,14 +168,15 @@ class Writer:
 
     def tend(self, *, is_idle: bool) -> None:
         """Look after the log, between groups."""
-        if self.failure is not None or self.ledger.database.read_only:
+        database = self.ledger.database
+        if self.failure is not None or database.read_only or not database.is_open:
             return
         try:
-            self.ledger.database.checkpoint(is_idle=is_idle)
+            database.checkpoint(is_idle=is_idle)
         except apsw.Error:
             # Nothing that was acknowledged is in danger: it is in the log. But this connection is not to be trusted.
             try:
-                self.ledger.database.reopen()
+                database.reopen()
                 self.ledger.load()
             except Exception as exc:
                 self._stop((), exc)
