@@ -3,6 +3,7 @@
 A group is what is queued when the writer comes round: no timer. Each request has a savepoint of its own, so that one
 that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
 exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
+A sink whose statement ends the transaction for all is refused too, and the others begin again without it.
 
 A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
 looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
@@ -25,7 +26,7 @@ import trio
 from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.feed import Feed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
-from naviscope_ingest.stores.sqlite.transaction import GuestError
+from naviscope_ingest.stores.sqlite.transaction import GuestError, TransactionEnded
 from naviscope_spi import FactBody, Position, StoreFailed
 
 __all__ = ["InlineRunner", "Request", "ThreadRunner", "Writer"]
@@ -103,15 +104,27 @@ class Writer:
             self._stop(group, exc)
 
     def _attempt(self, group: Sequence[Request]) -> None:
+        left = list(group)
+        while (culprit := self._try(left)) is not None:
+            left.remove(culprit)
+            self.ledger.load()
+
+    def _try(self, group: Sequence[Request]) -> Request | None:
+        """Run a group and commit it; or stop, and return who ended the transaction."""
         ledger = self.ledger
         connection = ledger.connection
         connection.execute("begin immediate")
         ledger.begin_group()
         for request in group:
-            self._do(request, is_alone=len(group) == 1)
+            try:
+                self._do(request, is_alone=len(group) == 1)
+            except TransactionEnded as exc:
+                request.answer = outcome.Error(_unwrapped(exc))
+                request.step = None
+                return request
         if not ledger.has_changed:
             connection.execute("rollback")
-            return
+            return None
         ledger.flush()
         if not ledger.is_careful:
             early = [request for request in group if request.is_early and not request.is_answered]
@@ -119,6 +132,7 @@ class Writer:
                 self._answer_early(early)
         connection.execute("commit")
         self.commits += 1
+        return None
 
     def _do(self, request: Request, *, is_alone: bool) -> None:
         ledger = self.ledger
@@ -128,7 +142,7 @@ class Writer:
             connection.execute("savepoint request")
         try:
             answer = request.work(ledger)
-        except apsw.Error:
+        except (apsw.Error, TransactionEnded):
             raise
         except Exception as exc:
             connection.execute("rollback" if is_alone else "rollback to request")
