@@ -6,20 +6,21 @@ ratios, not times.
 
 import argparse
 
-from benchmarks import core, memory, runtime
+from benchmarks import core, durable, memory, runtime
 
-NAMES = ("core", "memory", "runtime")
+NAMES = ("core", "memory", "runtime", "durable")
+PARTS = (*runtime.PARTS, *durable.PARTS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size")
-    parser.add_argument("--only", default="", help=f"parts of runtime, by commas: {', '.join(runtime.PARTS)}")
+    parser.add_argument("--only", default="", help=f"parts of runtime or durable, by commas: {', '.join(PARTS)}")
     arguments = parser.parse_args()
     names = arguments.names or NAMES
     parts = [part for part in arguments.only.split(",") if part]
-    for given, known in ((names, NAMES), (parts, runtime.PARTS)):
+    for given, known in ((names, NAMES), (parts, PARTS)):
         for each in given:
             if each not in known:
                 parser.error(f"there is no {each!r}: choose from {', '.join(known)}")
@@ -29,6 +30,8 @@ def main() -> None:
         memory.run(quick=arguments.quick)
     if "runtime" in names:
         runtime.run(quick=arguments.quick, only=parts)
+    if "durable" in names:
+        durable.run(quick=arguments.quick, only=parts)
 
 
 main()

@@ -2,19 +2,18 @@
 
 W5 is W2 on a SQLite file with synchronous=FULL, and a sink that writes into the same file. Beside it runs bare SQLite:
 every statement of every group that our run wrote, replayed into a fresh file by the same driver with the same settings,
-with nothing around it. And huey on SQLite, if it is installed: a queue of independent tasks, started parents first.
-"""
+with nothing around it."""
 
 from __future__ import annotations
 
 import gc
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
-from importlib.util import find_spec
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,12 @@ import trio
 
 from benchmarks.graphs import Graph, check_order, make
 from benchmarks.runtime import Bars, messages_of, resident
-from naviscope_ingest import Delivery, Dependency, Executed, IngestRuntime, Message, RuntimeConfig
+from naviscope_ingest import Delivery, Dependency, Executed, IngestRuntime, MemorySink, Message, RuntimeConfig
 from naviscope_ingest.sinks import Insert, SqliteSink
-from naviscope_ingest.stores import SqliteStore
 
 PARTS = ("W5", "submitters", "waiting", "fan-out")
-HAS_HUEY = find_spec("huey") is not None
 SCHEMA = "create table results (number integer primary key, value integer)"
+WIDE = RuntimeConfig(max_in_flight=4096, commit_batch=2048, submit_chunk=2048)
 Group = list[tuple[str, Any]]
 
 
@@ -47,8 +45,8 @@ class Inserts:
 async def _run(url: str, graph: Graph) -> float:
     executor = Inserts()
     messages = list(messages_of(graph))
-    config = RuntimeConfig(max_in_flight=4096, commit_batch=2048, submit_chunk=2048)
-    async with IngestRuntime.open(url, executor=executor, commit_sink=SqliteSink(schema=SCHEMA), config=config) as intake:
+    sink = SqliteSink(schema=SCHEMA)
+    async with IngestRuntime.open(url, executor=executor, commit_sink=sink, config=WIDE) as intake:
         gc.collect()
         start = time.perf_counter()
         epoch = await intake.new_epoch("job")
@@ -77,14 +75,17 @@ def record(graph: Graph) -> list[Group]:
     groups: list[Group] = [[]]
 
     def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
-        if sql.lower().startswith("commit"):
+        plain = re.sub(r"--.*|/\*.*?\*/", " ", sql).split(None, 1)
+        word = plain[0].lower() if plain else ""
+        if word == "commit":
             groups.append([])
-        elif not sql.lower().startswith(("begin", "savepoint", "release", "pragma", "select")):
+        elif word in ("insert", "update", "delete", "replace", "create", "with"):
             groups[-1].append((sql, bindings))
         return True
 
     def watch(connection: apsw.Connection) -> None:
-        connection.exec_trace = trace
+        if connection.filename.endswith("ingest.db"):
+            connection.exec_trace = trace
 
     apsw.connection_hooks.append(watch)
     try:
@@ -126,3 +127,129 @@ def run_w5(bars: Bars, *, quick: bool) -> None:
             flush=True,
         )
         bars.at_least(f"W5, {size:,}: x bare SQLite", bare / mine, 0.35)
+
+
+class Nothing:
+    """Does nothing; a fan-out brings many others."""
+
+    async def execute(self, message: Delivery[Any]) -> Executed[Any, Any]:
+        if message.kind != "fan":
+            return Executed()
+        return Executed(derived=[Message(f"d{number}", None) for number in range(message.payload)])
+
+
+async def _submit_singly(url: str, tasks: int, each: int) -> float:
+    async def submitter(number: int) -> None:
+        for at in range(each):
+            await epoch.submit(Message(f"m{number}-{at}", number))
+
+    async with IngestRuntime.open(url, executor=Nothing(), commit_sink=MemorySink()) as intake:
+        epoch = await intake.new_epoch("job")
+        start = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for number in range(tasks):
+                nursery.start_soon(submitter, number)
+        elapsed = time.perf_counter() - start
+        await epoch.seal()
+        report = await epoch.wait()
+    assert report.committed == tasks * each, report
+    return elapsed
+
+
+def run_submitters(bars: Bars, *, quick: bool) -> None:
+    tasks, each = 1_000, 2 if quick else 20
+    rates = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            elapsed = trio.run(_submit_singly, f"sqlite:///{Path(folder, 'ingest.db')}", tasks, each)
+        rates.append(tasks * each / elapsed)
+    rate = statistics.median(rates)
+    print(f"  {tasks:,} submitters of one message at a time: {rate / 1e3:.1f}k acknowledged/s", flush=True)
+    bars.at_least(f"{tasks:,} submitters: acknowledged/s", rate, 15_000, "{:.0f}")
+
+
+async def _wait(url: str, count: int) -> None:
+    """Submit messages that wait, each for a resource of its own, and say how much memory that takes."""
+
+    def messages() -> Any:
+        for number in range(count):
+            wanted = Dependency.resource(f"r{number}", timeout=86_400, external=True)
+            yield Message(f"m{number}", number.to_bytes(8, "big") * 125, depends_on=[wanted])
+
+    async with IngestRuntime.open(url, executor=Nothing(), commit_sink=MemorySink(), config=WIDE) as intake:
+        epoch = await intake.new_epoch("job")
+        start = time.perf_counter()
+        await epoch.submit(messages())
+        print(f"{resident():.0f} {time.perf_counter() - start:.1f}", flush=True)
+
+
+async def _restart(url: str) -> None:
+    start = time.perf_counter()
+    async with IngestRuntime.open(url, executor=Nothing(), commit_sink=MemorySink(), config=WIDE) as intake:
+        found = intake.runtime.recovery
+        print(f"{resident():.0f} {time.perf_counter() - start:.1f} {found.unfinished}", flush=True)
+
+
+def run_waiting(bars: Bars, *, quick: bool) -> None:
+    count = 100_000 if quick else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{Path(folder, 'ingest.db')}"
+        memory, seconds = _in_a_process("wait", url, count)
+        print(f"  {count:,} waiting, 1 KB, a resource and a timeout each: {memory} MB resident ({seconds} s to submit)")
+        bars.at_most(f"{count:,} waiting messages: MB resident", float(memory), 600 * count / 1_000_000)
+        memory, seconds, found = _in_a_process("restart", url, count)
+        assert int(found) == count, found
+        print(f"  restart with them: {seconds} s, {memory} MB", flush=True)
+        bars.at_most(f"restart with {count:,} unfinished: seconds", float(seconds), 20 * count / 1_000_000)
+
+
+def _in_a_process(what: str, url: str, count: int) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks.durable", what, url, str(count)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+
+
+async def _fan_out(url: str, count: int) -> float:
+    """Derive many messages from one; return the longest that somebody else waited for the store meanwhile."""
+    longest = 0.0
+
+    async def probe() -> None:
+        nonlocal longest
+        while True:
+            start = time.perf_counter()
+            await intake.runtime.store.read("probe", ["x"])  # type: ignore[attr-defined]  # it is a SQLite store
+            longest = max(longest, time.perf_counter() - start)
+            await trio.sleep(0.002)
+
+    async with IngestRuntime.open(url, executor=Nothing(), commit_sink=MemorySink(), config=WIDE) as intake:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probe)
+            async with intake.epoch("job") as epoch:
+                await epoch.submit(Message("fan", count, kind="fan"))
+            nursery.cancel_scope.cancel()
+        assert epoch.report.committed == count + 1, epoch.report
+    return longest
+
+
+def run_fan_out(bars: Bars, *, quick: bool) -> None:
+    count = 100_000 if quick else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        longest = trio.run(_fan_out, f"sqlite:///{Path(folder, 'ingest.db')}", count)
+    print(f"  {count:,} derived from one parent: another call waited {longest * 1e3:.0f} ms at most", flush=True)
+    bars.at_most("fan-out: longest wait for the store, in ms", longest * 1e3, 50)
+
+
+def run(*, quick: bool = False, only: Collection[str] = ()) -> None:
+    print("durable: SQLite, synchronous=FULL")
+    bars = Bars()
+    for part, run_part in zip(PARTS, (run_w5, run_submitters, run_waiting, run_fan_out), strict=True):
+        if not only or part in only:
+            run_part(bars, quick=quick)
+    bars.show(quick=quick)
+    print()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "wait":
+        trio.run(_wait, sys.argv[2], int(sys.argv[3]))
+    else:
+        trio.run(_restart, sys.argv[2])

