@@ -13,8 +13,8 @@ from pathlib import Path
 import apsw
 from attrs import define, field
 
+from naviscope_ingest._sqlite_log import has_log, rewrite_log
 from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore, StoreCorrupt
-from naviscope_ingest.stores.sqlite.log import rewrite_log
 from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, find_format, load_scripts, upgrade
 from naviscope_spi import StoreFailed
 
@@ -78,7 +78,7 @@ class Database:
         """
         if self.vfs is None:
             _look_at(Path(self.path), len(self.scripts))
-        if not self.read_only and self._may_have_log():
+        if not self.read_only and has_log(self.path, self.vfs):
             self._make_sure_of_log()
         connection = self._connect(_READ_ONLY if self.read_only else _READ_WRITE)
         try:
@@ -98,18 +98,18 @@ class Database:
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(self.path, flags=flags, vfs=self.vfs, statementcachesize=200)
 
-    def _may_have_log(self) -> bool:
-        # Where only SQLite can look, it has to.
-        return self.vfs is not None or _has_log(Path(self.path))
-
     def _make_sure_of_log(self) -> None:
         connection = self._connect(_READ_WRITE)
         try:
             self._share(connection)
             # A file of somebody else is not touched.
-            if find_format(connection, self.path, self.scripts) is not None:
-                rewrite_log(connection, self.vfs)
-        finally:
+            is_ours = find_format(connection, self.path, self.scripts) is not None
+        except BaseException:
+            _close_as_it_is(connection)
+            raise
+        if is_ours:
+            rewrite_log(connection, self.vfs)
+        else:
             _close_as_it_is(connection)
 
     def _share(self, connection: apsw.Connection) -> None:
@@ -196,11 +196,6 @@ def _close_as_it_is(connection: apsw.Connection) -> None:
     connection.close(True)
 
 
-def _has_log(path: Path) -> bool:
-    log = path.with_name(f"{path.name}-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
 def _restart(connection: apsw.Connection) -> None:
     """Have the log start anew, unless somebody reads from it."""
     connection.set_busy_timeout(0)
@@ -237,7 +232,7 @@ def _look_at(path: Path, known: int) -> None:
 
 def _check_size(path: Path, header: bytes, size: int) -> None:
     """Refuse a file that is shorter than it says, unless its log may have the rest."""
-    if _has_log(path):
+    if has_log(path, None):
         return
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")

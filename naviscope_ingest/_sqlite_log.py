@@ -1,4 +1,4 @@
-"""Making sure of a log that is found when the file is opened.
+"""Making sure of the log that is found when a SQLite file is opened.
 
 A sync that fails leaves what was written in the page cache alone: the system takes it for written, and no later sync
 tries again. Whoever opens the file then finds commits in the log that a power cut takes away. Once such commits are
@@ -16,31 +16,40 @@ and a checkpoint, which syncs the log first, but to no avail.
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import apsw
 
-__all__ = ["rewrite_log"]
+__all__ = ["has_log", "rewrite_log"]
 
 _OPEN = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_WAL
-_CHUNK = 1 << 20
+# SQLite writes less than 128 KiB at a time, and takes a longer write for one on a full disk.
+_CHUNK = 1 << 16
+
+
+def has_log(path: str | Path, vfs: str | None) -> bool:
+    """Say whether a file may have a log. Where only SQLite can look, it may."""
+    log = Path(f"{path}-wal")
+    return vfs is not None or (log.exists() and log.stat().st_size > 0)
 
 
 def rewrite_log(connection: apsw.Connection, vfs: str | None) -> None:
     """Write the log of a file anew, if there is one, and sync it.
 
-    Afterwards close the connection without a checkpoint, and open another: this one has read the log before.
-
     Args:
-        connection: to the file. Nobody else writes while it holds its lock.
+        connection: to the file. Nobody else writes while it holds its lock. It is closed, without a checkpoint: it has
+            read the log before, and the next one shall read what was written.
         vfs: how the file is reached.
     """
-    connection.execute("begin immediate")
     try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute("begin immediate")
         if connection.pragma("journal_mode") == "wal":
             with closing(_Log(connection.filename_wal, vfs)) as log:
                 log.rewrite()
-    finally:
         connection.execute("rollback")
+    finally:
+        connection.close(True)
 
 
 class _Log:
