@@ -28,6 +28,7 @@ OUR_TABLES = frozenset(
         "codecs",
         "epochs",
         "messages",
+        "stages",
         "staged",
         "ends",
         "progress",

@@ -26,6 +26,7 @@ import trio
 from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.feed import Feed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.retention import drop_staged
 from naviscope_ingest.stores.sqlite.transaction import GuestError, TransactionEnded
 from naviscope_spi import FactBody, Position, StoreFailed
 
@@ -180,11 +181,25 @@ class Writer:
         error.__cause__ = exc
         return error
 
+    @property
+    def has_chores(self) -> bool:
+        """Whether something is left to do that nobody waits for."""
+        return self._may_write and self.ledger.stages.dropped() is not None
+
+    @property
+    def _may_write(self) -> bool:
+        database = self.ledger.database
+        return self.failure is None and not database.read_only and database.is_open
+
+    def do_chores(self) -> None:
+        """Do some of what nobody waits for. The rest comes later."""
+        self.run([Request(drop_staged, is_early=False, is_apart=False)])
+
     def tend(self, *, is_idle: bool) -> None:
         """Look after the log, between groups."""
-        database = self.ledger.database
-        if self.failure is not None or database.read_only or not database.is_open:
+        if not self._may_write:
             return
+        database = self.ledger.database
         try:
             database.checkpoint(is_idle=is_idle)
         except apsw.Error:
@@ -233,6 +248,8 @@ class InlineRunner:
         self.writer.run([request])
         if request.step is not None:
             self._feed.publish(*request.step)
+        if self.writer.has_chores:
+            self.writer.do_chores()
         self.writer.tend(is_idle=True)
         if self.writer.failure is not None:
             self._feed.end(self.writer.failure)
@@ -329,6 +346,9 @@ class ThreadRunner:
                 return
             if waiting is None:
                 self.writer.tend(is_idle=self._queue.empty())
+                while self._queue.empty() and self.writer.has_chores:
+                    self.writer.do_chores()
+                    self.writer.tend(is_idle=self._queue.empty())
                 if self.writer.failure is not None:
                     self._soon(self._deliver, ())
                 waiting = self._queue.get()
