@@ -33,7 +33,7 @@ def test_the_script_is_repeatable_and_uses_the_whole_disk():
 
 
 def test_what_was_acknowledged_is_there_and_every_call_is_whole():
-    found = sweep(StoreScenario(), stride=16, start=5, in_recovery=20, then_power=True)
+    found = sweep(StoreScenario(), stride=31, start=5, in_recovery=10, then_power=True)
     assert found.violations == [], "\n".join(shown(found.violations))
     assert set(found.images) == TROUBLES
 
@@ -41,7 +41,7 @@ def test_what_was_acknowledged_is_there_and_every_call_is_whole():
 def test_a_failed_sync_of_the_log_does_no_harm_when_the_power_is_cut_later():
     # A failed sync leaves the log in the page cache only, and no later sync writes it: so it must be written again
     # before anything is built on it.
-    found = sweep(StoreScenario(), stride=2, most=0, troubles=["sync"], then_power=True)
+    found = sweep(StoreScenario(), stride=4, most=0, troubles=["sync"], then_power=True)
     assert found.violations == [], "\n".join(shown(found.violations))
 
 
@@ -66,7 +66,7 @@ def test_a_disk_that_forgets_names_does_no_harm():
 def test_a_disk_that_forgets_names_does_no_harm_after_a_failed_sync():
     # If the directory were not synced with the log that is opened again, the deleted log of the process before could
     # be back after a power cut.
-    found = sweep(ForgetsNames(), start=1, stride=2, most=0, troubles=["sync"], then_power=True)
+    found = sweep(ForgetsNames(), start=1, stride=5, most=0, troubles=["sync"], then_power=True)
     assert found.violations == [], "\n".join(shown(found.violations))
 
 
@@ -139,7 +139,7 @@ def checkpoint_in_commit(self):
 
 def test_a_commit_that_raised_and_happened_is_found_out(monkeypatch):
     monkeypatch.setattr(Database, "open", checkpoint_in_commit)
-    assert violations("io", "sync") == []
+    assert violations("io", "sync", stride=19) == []
 
 
 def test_doing_it_again_without_looking_is_caught(monkeypatch):

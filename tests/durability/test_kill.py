@@ -16,7 +16,7 @@ import pytest
 
 from tests.durability.program import COUNT, expected_parents
 
-KILLS = 26
+KILLS = 16
 TOTAL = COUNT + COUNT // 20
 
 
