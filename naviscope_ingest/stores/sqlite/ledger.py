@@ -44,7 +44,7 @@ class Ledger:
         sums: of the row hashes.
         leases: by place.
         stages: what is staged and not alive.
-        births: what a parent has staged, as its commit will tell it. What is not there is read.
+        births: what a parent has staged, chunk by chunk, as its commit will tell it. What is not there is read.
         contested: the places of messages that have staged ids which others have staged too.
         news: the facts of the present step.
         now: the wall-clock time of the present step.
@@ -61,7 +61,7 @@ class Ledger:
         self.state = State(new_id)
         self.leases: dict[Seq, Held] = {}
         self.stages = Stages()
-        self.births: dict[Seq, list[Birth]] = {}
+        self.births: dict[Seq, list[tuple[Birth, ...]]] = {}
         self.contested: set[Seq] = set()
         self.news: list[FactBody] = []
         self.now = 0.0
@@ -77,7 +77,7 @@ class Ledger:
         self._new_names: dict[str, int] = {}
         self._before: dict[int, EpochRow | None] = {}
         self._saved: Totals = {}
-        self._saved_births: dict[Seq, list[Birth]] = {}
+        self._saved_births: dict[Seq, list[tuple[Birth, ...]]] = {}
         self._leases_changed = False
 
     def on(self, connection: apsw.Connection) -> Ledger:

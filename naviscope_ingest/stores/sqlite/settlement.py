@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -336,9 +337,10 @@ def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
     stages = ledger.stages.of(parent)
     if not stages:
         return []
-    born = ledger.births.pop(parent, None)
-    if born is None:
-        born = [birth for stage in stages for birth in _read_stage(ledger, stage)]
+    chunks: Iterable[Sequence[Birth]] | None = ledger.births.pop(parent, None)
+    if chunks is None:
+        chunks = (_read_stage(ledger, stage) for stage in stages)
+    born = list(chain.from_iterable(chunks))
     if parent in ledger.contested:
         born = sorted([*born, *_win(ledger, epoch, parent)], key=itemgetter(0))
     for stage in stages:

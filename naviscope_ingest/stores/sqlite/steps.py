@@ -290,11 +290,11 @@ def _stage(ledger: Ledger, epoch: EpochRow, parent: Seq, chosen: Sequence[tuple[
     ledger.state.last_seq = last
     if others:
         ledger.contested.add(parent)
-    births = [(seq, name, head, rest) for seq, (name, head, rest, _, _) in chosen if name not in contested]
+    births = tuple((seq, name, head, rest) for seq, (name, head, rest, _, _) in chosen if name not in contested)
     if not before:
-        ledger.births[parent] = births
+        ledger.births[parent] = [births]
     elif parent in ledger.births:
-        ledger.births[parent] += births
+        ledger.births[parent].append(births)
 
 
 def _contested(ledger: Ledger, epoch: int, names: Sequence[str]) -> set[str]:
