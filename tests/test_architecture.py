@@ -21,8 +21,8 @@ ADAPTERS = tuple(f"naviscope_ingest.{name}" for name in ("stores", "buses", "sin
 ABOVE_KERNEL = tuple(
     f"naviscope_ingest.{name}" for name in ("runtime", "intake", "handlers", "cli", "console", "stage", "flow")
 )
-# Codecs and the encoding of messages know the contracts and their library alone, so that adapters may use them.
-CODECS = ("naviscope_ingest.codecs", "naviscope_ingest._encoding")
+# These know the contracts and their library alone, so that adapters may use them.
+SHARED = ("naviscope_ingest.codecs", "naviscope_ingest._encoding", "naviscope_ingest._sqlite_log")
 OUR_PACKAGES = ("naviscope_ingest", "naviscope_spi")
 ATTRS = ("attr", "attrs")
 # Whatever waits, reads a clock, throws dice or touches the world.
@@ -110,16 +110,16 @@ def adapters_know_only_contracts(module: Module) -> Iterator[Violation]:
     if home is None:
         return
     for line, name in imports(module):
-        if within(name, "naviscope_ingest") and not within(name, home, *CODECS):
+        if within(name, "naviscope_ingest") and not within(name, home, *SHARED):
             yield Violation(module.name, line, f"{home} may not import {name}")
 
 
-def codecs_know_only_contracts(module: Module) -> Iterator[Violation]:
-    if not within(module.name, *CODECS):
+def shared_modules_know_only_contracts(module: Module) -> Iterator[Violation]:
+    if not within(module.name, *SHARED):
         return
     for line, name in imports(module):
         if within(name, "naviscope_ingest", "trio"):
-            yield Violation(module.name, line, f"codecs may not import {name}")
+            yield Violation(module.name, line, f"{module.name} may not import {name}")
 
 
 def kernel_looks_down(module: Module) -> Iterator[Violation]:
@@ -169,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     contracts_stand_alone,
     core_only_decides,
     adapters_know_only_contracts,
-    codecs_know_only_contracts,
+    shared_modules_know_only_contracts,
     kernel_looks_down,
     contracts_have_one_path,
     order_is_repeatable,
@@ -222,8 +222,8 @@ def test_the_packages_keep_the_rule(package, rule):
         (adapters_know_only_contracts, "naviscope_ingest.sinks.memory", "from ..stores import memory"),
         (adapters_know_only_contracts, "naviscope_ingest.buses.memory", "from naviscope_ingest import sinks"),
         (adapters_know_only_contracts, "naviscope_ingest.sources.files", "from naviscope_ingest.buses import memory"),
-        *((codecs_know_only_contracts, name, "from naviscope_ingest.stores import memory") for name in CODECS),
-        *((codecs_know_only_contracts, name, "import trio") for name in CODECS),
+        *((shared_modules_know_only_contracts, name, "from naviscope_ingest.stores import memory") for name in SHARED),
+        *((shared_modules_know_only_contracts, name, "import trio") for name in SHARED),
         *((kernel_looks_down, f"{KERNEL}.loop", f"import {name}") for name in ABOVE_KERNEL),
         (kernel_looks_down, f"{KERNEL}.loop", "from naviscope_ingest import runtime"),
         (kernel_looks_down, f"{KERNEL}.loop", "from ..handlers import registry"),

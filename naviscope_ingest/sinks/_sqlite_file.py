@@ -2,7 +2,8 @@
 
 How it is written follows from what crashes and faults do to a file. FULL sync in WAL mode, or a power cut takes back
 what was acknowledged. Checkpoints never run inside COMMIT, or COMMIT can raise although it happened. After an error of
-the disk the connection is closed and the file opened again: going on with the same one can lose a later commit.
+the disk the connection is closed and the file opened again: going on with the same one can lose a later commit. A log
+that is found is written anew before it is believed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import apsw
 
+from naviscope_ingest._sqlite_log import has_log, rewrite_log
 from naviscope_ingest.sinks._sqlite_apply import Writer, is_about_the_system
 from naviscope_ingest.sinks._sqlite_schema import Schema
 from naviscope_ingest.sinks.ledger import Ledger
@@ -121,7 +123,9 @@ class SqliteFile:
 
     def _opened(self) -> apsw.Connection:
         if self._connection is None:
-            connection = apsw.Connection(self.path, vfs=self._vfs)
+            if has_log(self.path, self._vfs):
+                rewrite_log(self._connect(), self._vfs)
+            connection = self._connect()
             try:
                 self._prepare(connection)
             except BaseException:
@@ -130,10 +134,14 @@ class SqliteFile:
             self._connection = connection
         return self._connection
 
-    def _prepare(self, connection: apsw.Connection) -> None:
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self.path, vfs=self._vfs)
         connection.set_busy_timeout(round(self._busy_timeout * 1_000))
         if self._vfs is not None:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        return connection
+
+    def _prepare(self, connection: apsw.Connection) -> None:
         self._set(connection, "synchronous", "FULL", 2)
         self._set(connection, "journal_mode", "WAL", "wal")
         self._set(connection, "wal_autocheckpoint", "0", 0)

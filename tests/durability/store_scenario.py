@@ -137,6 +137,11 @@ class Desk:
         derived = [Derived(self.seqs["a5"], staged=STAGED)]
         await self.store.settle(self.session, Settlement(committed=[self.leases["a5"]], derived=derived))
 
+    async def stage_in_vain(self) -> None:
+        """Stage what another message has staged too, under one that commits without it."""
+        staged = [message(name) for name in ("s1", "t0", "t1")]
+        await self.store.put(self.epochs["one"], staged, staged_by=self.leases["a7"])
+
     async def prepare(self) -> None:
         await self.settle(Settlement(prepared={self.seqs["a6"]: b"outcome"}))
 
@@ -174,6 +179,7 @@ FIRST: list[Call] = [
     lambda desk: desk.defer(),
     lambda desk: desk.claim("a5", "a6", "a7", "a8"),
     lambda desk: desk.stage(0),
+    lambda desk: desk.stage_in_vain(),
     lambda desk: desk.stage(STAGED // 2),
     lambda desk: desk.unstage(),
     lambda desk: desk.prepare(),

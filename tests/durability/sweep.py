@@ -61,6 +61,8 @@ class Findings(NamedTuple):
 ALL = ("kill", "power", *FAULTS)
 # How many operations after a fault the power is cut as well.
 LATER = (3, 9, 30)
+# At how many places the process after a failed one is cut.
+PARTS = 4
 
 
 def sweep(
@@ -85,7 +87,7 @@ def sweep(
         most: prefixes of each power cut.
         in_recovery: also cut the recovery after every such image, at every operation; 0 does not.
         troubles: which kinds of trouble.
-        then_power: also cut the power some operations after each fault.
+        then_power: also cut the power some operations after each fault, and while the next process recovers.
         enough: stop after so many violations.
     """
     found = Findings(Counter(), [])
@@ -188,6 +190,28 @@ def _fail_and_cut(scenario: Scenario, operation: Operation, fault: Fault, found:
         for survival in (Survival("none"), Survival("torn", operation.number)):
             case = Violation(f"{fault}, then power", operation, f"{survival} {later} operations later")
             _judge(scenario, partial(disk.image, survival), seen, found, case)
+    _fail_and_cut_the_next(scenario, operation, fault, found)
+
+
+def _fail_and_cut_the_next(scenario: Scenario, operation: Operation, fault: Fault, found: Findings) -> None:
+    """Let the process fail, start the next one, and cut the power some time in its recovery or after it."""
+    disk = scenario.disk()
+    disk.fail_at(operation.number, fault, once=False)
+    seen = scenario.start()
+    _run(scenario, disk, seen)
+    disk.kill()
+    probe = disk.killed_image()
+    scenario.recover(probe)
+    for part in range(1, PARTS + 1):
+        number = probe.operations * part // PARTS
+        following = disk.killed_image()
+        following.kill_at(number)
+        with suppress(*scenario.tolerated, BaseExceptionGroup):
+            scenario.recover(following)
+        following.kill()
+        for survival in (Survival("none"), Survival("torn", operation.number)):
+            case = Violation(f"{fault}, then power", operation, f"{survival} at {number} of the next process")
+            _judge(scenario, partial(following.image, survival), seen, found, case)
 
 
 def _cut_recovery(scenario: Scenario, before: SimulatedDisk, seen: Any, found: Findings, operation: Operation) -> None:

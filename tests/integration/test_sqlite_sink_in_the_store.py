@@ -1,5 +1,8 @@
 """The SQLite sink in the file of the SQLite store: one transaction, and none of the store's tables."""
 
+from contextlib import closing
+
+import apsw
 import pytest
 
 from naviscope_ingest.sinks import Execute, Insert, SqliteSink
@@ -93,6 +96,25 @@ async def test_a_bad_record_costs_one_record(store, op):
         assert rows(store) == ["b", "c"]
         assert list(await store.verify()) == []
         assert len((await settle(store, session, sink, leases[:1], book("x"))).refused) == 0
+
+
+async def test_a_trigger_that_rolls_everything_back_costs_one_record(store):
+    # The sink takes no such schema, but somebody else may have made it.
+    trigger = (
+        "create trigger no before insert on booking when new.message = 'x' begin select raise(rollback, 'no'); end"
+    )
+    sink = SqliteSink(schema=SCHEMA)
+    async with store.join("test") as session:
+        leases = await leased(store, session, "first", "bad", "b", "c")
+        await settle(store, session, sink, leases[:1], book("first"))
+        with closing(apsw.Connection(store._ledger.database.path)) as other:
+            other.execute(trigger)
+        with pytest.raises(SinkRejected) as caught:
+            await settle(store, session, sink, leases[1:], book("x"))
+        assert [key.rpartition(":")[2] for key in caught.value.rejected] == ["bad"]
+        await settle(store, session, sink, leases[2:], book("b"))
+        assert rows(store) == ["first", "b", "c"]
+        assert list(await store.verify()) == []
 
 
 async def test_a_refused_settlement_writes_no_rows(store):

@@ -2,8 +2,8 @@
 
 It is a VFS of SQLite. A write goes to the page cache, and to a list of what has not reached the platter yet; a sync of
 the file makes what is on that list durable, and its name. Other names are durable when the directory is synced: on a
-real system SQLite does so with the first sync of a new log or journal, and when it deletes one. The
-troubles:
+real system SQLite does so with the first sync that succeeds of each log or journal it opens to write, new or not, and
+when it is told to as it deletes one. The troubles:
 
 - *The process is killed* at operation k: that operation and every later one fail, and the page cache survives.
 - *The power is cut*: of what was not synced, nothing survives, or everything, or what came first, or a random part, or
@@ -140,8 +140,20 @@ class SimulatedDisk:
         return len(self._in_doubt())
 
     def killed_image(self) -> SimulatedDisk:
-        """Return the disk as the next process finds it: everything that was written."""
-        return self._image({name: bytes(file.now) for name, file in self._files.items()})
+        """Return the disk as the next process finds it: everything that was written, and just as much in doubt."""
+        image = self._image({})
+        known: dict[int, File] = {}
+
+        def same(file: File) -> File:
+            return known.setdefault(id(file), file.copy(-self.operations))
+
+        image._files = {name: same(file) for name, file in sorted(self._files.items())}
+        image._durable_names = {name: same(file) for name, file in sorted(self._durable_names.items())}
+        image._pending_names = [
+            (number - self.operations, name, None if file is None else same(file))
+            for number, name, file in self._pending_names
+        ]
+        return image
 
     def image(self, survival: Survival) -> SimulatedDisk:
         """Return the disk as it is found after a power cut."""
@@ -196,7 +208,6 @@ class SimulatedDisk:
 
     def open(self, name: str, flags: int) -> _Handle:
         file = self._files.get(name)
-        is_new = file is None
         if file is None:
             if not flags & apsw.SQLITE_OPEN_CREATE:
                 raise apsw.CantOpenError(f"there is no file {name}")
@@ -204,7 +215,7 @@ class SimulatedDisk:
             file = File()
             self._name(name, file)
         is_log = bool(flags & (apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL))
-        return _Handle(self, name, file, syncs_directory=is_new and is_log)
+        return _Handle(self, name, file, syncs_directory=is_log and bool(flags & apsw.SQLITE_OPEN_CREATE))
 
     def delete(self, name: str, *, sync: bool) -> None:
         if name not in self._files:

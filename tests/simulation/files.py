@@ -11,12 +11,19 @@ SECTOR = 512
 class File:
     """The content of a file: as processes see it, as the platter has it, and the changes in between."""
 
-    def __init__(self, content: bytes = b"") -> None:
+    def __init__(self, content: bytes | bytearray = b"") -> None:
         self.now = bytearray(content)
         self.durable = bytearray(content)
         # Number of the operation, offset, and what was written; None is a truncation.
         self.pending: list[tuple[int, int, bytes | None]] = []
         self.locks: dict[object, int] = {}
+
+    def copy(self, shift: int) -> File:
+        """Return a file of its own that is the same; the numbers of its operations are shifted."""
+        file = File(self.now)
+        file.durable = bytearray(self.durable)
+        file.pending = [(number + shift, offset, data) for number, offset, data in self.pending]
+        return file
 
     def change(self, number: int, offset: int, data: bytes | None) -> None:
         _change(self.now, offset, data)

@@ -260,6 +260,39 @@ def test_names_that_were_not_synced_are_in_doubt():
     assert disk.image(Survival("none")).names() == ["ingest.db"]
 
 
+def test_a_log_that_is_opened_again_syncs_the_directory_too():
+    disk = SimulatedDisk(keeps_names=False)
+    flags = apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_WAL
+    disk.fail_at(0, "sync")
+    with pytest.raises(apsw.IOError):
+        disk.open("ingest.db-wal", flags).xSync(0)
+    assert disk.image(Survival("none")).names() == []
+    disk.open("ingest.db-wal", flags).xSync(0)
+    assert disk.image(Survival("none")).names() == ["ingest.db-wal"]
+
+
+def test_what_was_in_doubt_is_so_for_the_next_process_too():
+    disk = SimulatedDisk()
+    handle = disk.open("a", apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_WAL)
+    handle.xWrite(b"safe", 0)
+    handle.xSync(0)
+    handle.xWrite(b"lost", 4)
+    disk.fail_at(0, "sync")
+    with pytest.raises(apsw.IOError):
+        handle.xSync(0)
+    handle.xWrite(b"open", 8)
+    disk.kill()
+    following = disk.killed_image()
+    assert following.content("a") == b"safelostopen"
+    assert following.image(Survival("none")).content("a") == b"safe"
+    assert following.image(Survival("all")).content("a") == b"safe" + bytes(4) + b"open"
+    # Written again it can be saved.
+    again = following.open("a", apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_WAL)
+    again.xWrite(b"lost", 4)
+    again.xSync(0)
+    assert following.image(Survival("none")).content("a") == b"safelostopen"
+
+
 def test_two_connections_exclude_each_other():
     disk = SimulatedDisk()
     first = connect(disk)

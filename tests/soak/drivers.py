@@ -58,7 +58,11 @@ def play_disk(seed: int) -> int:
     images = 0
     for scenario in (StoreScenario(), SinkScenario()):
         found = sweep(
-            scenario, stride=MOST_OPERATIONS, start=seed % MOST_OPERATIONS, in_recovery=1 if seed % 7 == 0 else 0
+            scenario,
+            stride=MOST_OPERATIONS,
+            start=seed % MOST_OPERATIONS,
+            in_recovery=1 if seed % 7 == 0 else 0,
+            then_power=True,
         )
         assert found.violations == [], "; ".join(shown(found.violations))
         images += sum(found.images.values())

@@ -1,9 +1,9 @@
 """A durable store in one SQLite file.
 
-The modules, from the bottom: errors, lockfile, schema and database are about the file; marks and rows about columns;
-entries and ledger are what the writer knows; steps, settlement and retention change it; recovery and verification read
-it; backup copies it; transaction is for sinks in the same file; feed is for readers of facts;
-writer runs it all, on a thread or inline; store is what callers hold.
+The modules, from the bottom: errors, lockfile, schema and database are about the file; marks and rows about
+columns; entries, stages and ledger are what the writer knows; steps, settlement and retention change it; recovery and
+verification read it; backup copies it; transaction is for sinks in the same file; feed is for readers of facts; writer
+runs it all, on a thread or inline; store is what callers hold.
 """
 
 from contextlib import AbstractAsyncContextManager

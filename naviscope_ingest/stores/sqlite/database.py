@@ -2,7 +2,7 @@
 
 FULL sync and WAL, and no automatic checkpoints: one inside COMMIT can let a COMMIT raise although it was committed. The
 store checkpoints by itself, between commits. `pragma journal_mode = wal` may answer "wal" and be wrong after an I/O
-error, so the answer is checked by a checkpoint.
+error, so the answer is checked by a checkpoint. A log that is found is written anew before it is believed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 import apsw
 from attrs import define, field
 
+from naviscope_ingest._sqlite_log import has_log, rewrite_log
 from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore, StoreCorrupt
-from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, load_scripts, upgrade
+from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, find_format, load_scripts, upgrade
 from naviscope_spi import StoreFailed
 
 __all__ = ["Database"]
@@ -58,6 +59,11 @@ class Database:
         return self._connection
 
     @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    @property
     def is_exclusive(self) -> bool:
         """Whether there can be no second connection."""
         return self.vfs is not None
@@ -72,13 +78,14 @@ class Database:
         """
         if self.vfs is None:
             _look_at(Path(self.path), len(self.scripts))
+        if not self.read_only and has_log(self.path, self.vfs):
+            self._make_sure_of_log()
         connection = self._connect(_READ_ONLY if self.read_only else _READ_WRITE)
         try:
             self._prepare(connection)
         except BaseException:
             # Nothing of what is in the log is ours to copy.
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+            _close_as_it_is(connection)
             raise
         if self.prepare is not None:
             self.prepare(connection)
@@ -91,16 +98,34 @@ class Database:
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(self.path, flags=flags, vfs=self.vfs, statementcachesize=200)
 
+    def _make_sure_of_log(self) -> None:
+        connection = self._connect(_READ_WRITE)
+        try:
+            self._share(connection)
+            # A file of somebody else is not touched.
+            is_ours = find_format(connection, self.path, self.scripts) is not None
+        except BaseException:
+            _close_as_it_is(connection)
+            raise
+        if is_ours:
+            rewrite_log(connection, self.vfs)
+        else:
+            _close_as_it_is(connection)
+
+    def _share(self, connection: apsw.Connection) -> None:
+        """Say how the file is shared with others."""
+        if self.is_exclusive:
+            connection.execute("pragma locking_mode = exclusive").fetchall()
+        connection.set_busy_timeout(_BUSY)
+
     def _prepare(self, connection: apsw.Connection) -> None:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        if self.is_exclusive:
-            connection.execute("pragma locking_mode = exclusive").fetchall()
+        self._share(connection)
         connection.execute("pragma synchronous = full")
         # Pages that were read are checked; a changed cell size is an error and not a wrong row.
         connection.execute("pragma cell_size_check = on").fetchall()
         connection.execute("pragma cache_size = -16000")
-        connection.set_busy_timeout(_BUSY)
         if self.read_only:
             upgrade(connection, self.path, self.scripts, is_writable=False)
             return
@@ -151,6 +176,7 @@ class Database:
     def close(self, *, is_clean: bool = True) -> None:
         """Close the file. After an error nothing is copied: the log is the truth, and opening reads it."""
         connection, self._connection = self._connection, None
+        self.wal_pages = 0
         if connection is None:
             return
         try:
@@ -163,6 +189,11 @@ class Database:
         except apsw.Error:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close(True)
+
+
+def _close_as_it_is(connection: apsw.Connection) -> None:
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close(True)
 
 
 def _restart(connection: apsw.Connection) -> None:
@@ -201,8 +232,7 @@ def _look_at(path: Path, known: int) -> None:
 
 def _check_size(path: Path, header: bytes, size: int) -> None:
     """Refuse a file that is shorter than it says, unless its log may have the rest."""
-    log = path.with_name(f"{path.name}-wal")
-    if log.exists() and log.stat().st_size:
+    if has_log(path, None):
         return
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")

@@ -25,6 +25,7 @@ from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, STATE_COLUMNS,
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
+from naviscope_ingest.stores.sqlite.stages import DROPPED, Birth, Stage, Stages
 from naviscope_spi import EpochKey, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
 
 __all__ = ["Ledger"]
@@ -42,7 +43,9 @@ class Ledger:
         state: the counters.
         sums: of the row hashes.
         leases: by place.
-        staged: the places of messages that have staged others.
+        stages: what is staged and not alive.
+        births: what a parent has staged, chunk by chunk, as its commit will tell it. What is not there is read.
+        contested: the places of messages that have staged ids which others have staged too.
         news: the facts of the present step.
         now: the wall-clock time of the present step.
         is_heard: whether anybody reads facts.
@@ -57,7 +60,9 @@ class Ledger:
         self.sums = Sums()
         self.state = State(new_id)
         self.leases: dict[Seq, Held] = {}
-        self.staged: set[Seq] = set()
+        self.stages = Stages()
+        self.births: dict[Seq, list[tuple[Birth, ...]]] = {}
+        self.contested: set[Seq] = set()
         self.news: list[FactBody] = []
         self.now = 0.0
         self.is_heard = False
@@ -72,6 +77,7 @@ class Ledger:
         self._new_names: dict[str, int] = {}
         self._before: dict[int, EpochRow | None] = {}
         self._saved: Totals = {}
+        self._saved_births: dict[Seq, list[tuple[Birth, ...]]] = {}
         self._leases_changed = False
 
     def on(self, connection: apsw.Connection) -> Ledger:
@@ -130,13 +136,16 @@ class Ledger:
             held = {seq: Held(number, epoch, run, attempt, bool(has)) for seq, epoch, run, attempt, has in rows}
             self._claims[number] = len(held)
             self.leases.update(held)
-        self.staged = {parent for (parent,) in fetch(self.connection, "select distinct parent from staged")}
+        self.stages = Stages.load(self.connection, with_alive=False)
+        self.births = {}
+        self.contested = {parent for (parent,) in fetch(self.connection, "select distinct parent from staged")}
         self._leases_changed = False
 
     def begin(self) -> None:
         """Begin a request."""
         self._before = {}
         self._saved = self.sums.saved()
+        self._saved_births = dict(self.births)
         self._leases_changed = False
         self.news = []
         self.now = self.wall()
@@ -152,6 +161,7 @@ class Ledger:
                 self._epochs[number] = row
         if self._leases_changed:
             self.load_leases()
+            self.births = self._saved_births
 
     def begin_group(self) -> None:
         """Note how things stand before a group."""
@@ -317,12 +327,33 @@ class Ledger:
         self.leases = {}
         self._claims = {}
         self._stale = set()
-        self.staged = set()
+        self.contested = set()
         for table in ("claims", "staged"):
             amount, total = self.sums.of(table)
             if amount or total:
                 self.connection.execute(f"delete from {table}")  # noqa: S608 - a name of ours
                 self.sums.clear(table)
+        for stage in self.stages.waiting():
+            self.put_stage(stage._replace(state=DROPPED))
+        self.births = {}
+
+    def put_stage(self, stage: Stage) -> None:
+        """Write a stage."""
+        self._leases_changed = True
+        self.put_row("stages", (stage.first,), tuple(stage))
+        self.stages.put(stage)
+
+    def drop_stage(self, stage: Stage) -> None:
+        """Delete a stage that has no messages left."""
+        self._leases_changed = True
+        self.drop_row("stages", (stage.first,))
+        self.stages.remove(stage)
+
+    def drop_messages(self, rows: Sequence[tuple[int, int]]) -> None:
+        """Delete messages that never came alive, by place and hash."""
+        seqs = apsw.carray(array("q", [seq for seq, _ in rows]))
+        self.connection.execute("delete from messages where seq in (select value from carray(?))", (seqs,))
+        self.sums.add("messages", [mark for _, mark in rows], -1)
 
     # Rows.
 
@@ -362,6 +393,7 @@ class Ledger:
 
 
 _KEYS = {
+    "stages": "first = ?",
     "claims": "number = ?",
     "progress": "seq = ?",
     "ends": "seq = ?",

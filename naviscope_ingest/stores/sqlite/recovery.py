@@ -19,6 +19,7 @@ from naviscope_ingest.stores.sqlite.entries import EpochRow
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import messages_named
 from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS
+from naviscope_ingest.stores.sqlite.stages import ALIVE, Stages
 from naviscope_ingest.stores.sqlite.steps import GLOBAL
 from naviscope_spi import (
     Accepted,
@@ -79,8 +80,9 @@ def recovery(connection: apsw.Connection, scribe: Scribe, leases: Mapping[Seq, i
         yield [EpochOpened(epoch.record) for epoch in epochs]
     named: dict[tuple[str, str], None] = {}
     first = fetch(connection, "select min(first_seq) from epochs where not freed")[0][0]
+    stages = Stages.load(connection, with_alive=True)
     for rows in _chunks(connection, _MESSAGES, (first or 1) - 1):
-        yield list(_accepted(rows, keys, scribe, named))
+        yield list(_accepted(_alive(rows, stages), keys, scribe, named))
     yield from _elsewhere(connection, scribe, named)
     yield from _fates(connection, leases)
     yield from _resources(connection)
@@ -90,6 +92,20 @@ def _chunks(connection: apsw.Connection, statement: str, after: int = 0) -> Iter
     while rows := fetch(connection, statement, (after, _CHUNK)):
         yield rows
         after = rows[-1][0]
+
+
+def _alive(rows: Sequence[tuple[Any, ...]], stages: Stages) -> Sequence[tuple[Any, ...]]:
+    """Return the messages that are alive; those that were staged with the time at which they came alive."""
+    if not stages:
+        return rows
+    alive = []
+    for row in rows:
+        stage = stages.at(row[0])
+        if stage is None:
+            alive.append(row)
+        elif stage.state == ALIVE:
+            alive.append((*row[:2], stage.at, *row[3:]))
+    return alive
 
 
 def _accepted(

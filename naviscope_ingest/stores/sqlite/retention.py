@@ -1,4 +1,4 @@
-"""Removing what is old, in small steps."""
+"""Removing what is old or was staged in vain, in small steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import apsw
 
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.queries import fetch
+from naviscope_ingest.stores.sqlite.stages import ALIVE
 from naviscope_spi import EpochForgotten
 
-__all__ = ["prune"]
+__all__ = ["drop_staged", "prune"]
+
+# How many messages that were staged in vain are deleted in one step.
+_STEP = 1_000
 
 
 def prune(ledger: Ledger, before: float, limit: int) -> int:
@@ -45,8 +49,29 @@ def _prune_messages(ledger: Ledger, limit: int) -> int:
         removed += len(rows)
         if removed >= limit:
             break
+        _forget_stages(ledger, epoch)
         ledger.connection.execute("delete from pruned where epoch = ?", (epoch,))
     return removed
+
+
+def _forget_stages(ledger: Ledger, epoch: int) -> None:
+    """Delete what says when messages came alive. Those that were staged in vain are deleted by `drop_staged`."""
+    rows = fetch(ledger.connection, "select mark from stages where epoch = ? and state = ?", (epoch, ALIVE))
+    ledger.sums.add("stages", [mark for (mark,) in rows], -1)
+    ledger.connection.execute("delete from stages where epoch = ? and state = ?", (epoch, ALIVE))
+
+
+def drop_staged(ledger: Ledger) -> None:
+    """Delete some messages that were staged and never came alive."""
+    stage = ledger.stages.dropped()
+    if stage is None:
+        return
+    statement = "select seq, mark from messages where seq between ? and ? order by seq desc limit ?"
+    rows = fetch(ledger.connection, statement, (stage.first, stage.last, _STEP))
+    if rows:
+        ledger.drop_messages(rows)
+    if len(rows) < _STEP:
+        ledger.drop_stage(stage)
 
 
 def _delete_messages(ledger: Ledger, rows: Sequence[tuple[int, int]]) -> None:

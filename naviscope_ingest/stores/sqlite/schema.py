@@ -14,7 +14,7 @@ import apsw
 from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore
 from naviscope_ingest.stores.sqlite.queries import fetch
 
-__all__ = ["APPLICATION_ID", "load_scripts", "upgrade"]
+__all__ = ["APPLICATION_ID", "find_format", "load_scripts", "upgrade"]
 
 APPLICATION_ID = 0x4E565331
 """What tells our files from other SQLite files: "NVS1"."""
@@ -34,9 +34,7 @@ def upgrade(connection: apsw.Connection, path: str, scripts: Sequence[str], *, i
         NotAStore: it is a database of somebody else.
         NewerFormat: it was written by a later version.
     """
-    found = _format(connection, path)
-    if found is not None and found > len(scripts):
-        raise NewerFormat(path, found, len(scripts))
+    found = find_format(connection, path, scripts)
     if found == len(scripts):
         return found
     if not is_writable:
@@ -55,12 +53,19 @@ def upgrade(connection: apsw.Connection, path: str, scripts: Sequence[str], *, i
     return found
 
 
-def _format(connection: apsw.Connection, path: str) -> int | None:
-    """Return the format of a file, or None if it is empty."""
+def find_format(connection: apsw.Connection, path: str, scripts: Sequence[str]) -> int | None:
+    """Return the format of a file, or None if it is empty.
+
+    Raises:
+        NotAStore: it is a database of somebody else.
+        NewerFormat: it was written by a later version.
+    """
     application = connection.pragma("application_id")
     if application == APPLICATION_ID:
         version = connection.pragma("user_version")
         assert isinstance(version, int)
+        if version > len(scripts):
+            raise NewerFormat(path, version, len(scripts))
         return version
     if application == 0 and not fetch(connection, "select 1 from sqlite_schema limit 1"):
         return None

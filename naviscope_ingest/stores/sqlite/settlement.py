@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +17,8 @@ from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import decode_options
-from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, provide
+from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
+from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
 from naviscope_spi import (
     Accepted,
     Committed,
@@ -54,7 +57,7 @@ class _Step:
     has_changed: bool = False
     has_revived: bool = False
     refused: list[Seq] = field(factory=list)
-    accepted: list[tuple[Seq, EpochKey, Any]] = field(factory=list)
+    accepted: list[Sequence[tuple[Seq, EpochKey, Any]]] = field(factory=list)
     births: list[FactBody] = field(factory=list)
     fates: list[FactBody] = field(factory=list)
     others: list[FactBody] = field(factory=list)
@@ -102,11 +105,11 @@ def settle(
             _change_epoch(ledger, step, change, retain)
     if settlement.waits:
         ledger.tidy(is_revived=step.has_revived)
-    if ledger.staged:
+    if ledger.stages or ledger.contested:
         _drop_orphans(ledger)
     if step.has_changed:
         ledger.tell([*step.births, *step.fates, *step.others])
-    return Settled(ledger.position, step.accepted, step.refused)
+    return Settled(ledger.position, Joined(step.accepted) if step.accepted else (), step.refused)
 
 
 def _check_parents(settlement: Settlement[Any]) -> None:
@@ -183,7 +186,7 @@ def _look(ledger: Ledger, seq: Seq) -> _Seen | None:
         " where m.seq = ?",
         (seq,),
     )
-    if not found:
+    if not found or ledger.stages.at(seq) is not None:
         return None
     epoch, end, has, *progress = found[0]
     return _Seen(epoch, end, None if has is None else _Progress(*progress))
@@ -297,18 +300,23 @@ def _derive(ledger: Ledger, step: _Step, derived: Derived[Any], contents: Sequen
 
 
 def _bear(ledger: Ledger, step: _Step, epoch: EpochRow, derived: Derived[Any], contents: Sequence[Content]) -> None:
-    born = _bring_alive(ledger, epoch, derived.parent) if derived.staged and derived.parent in ledger.staged else []
+    born = _bring_alive(ledger, epoch, derived.parent) if derived.staged else []
     messages: Sequence[Message[Any]] = derived.messages
     first = ledger.state.last_seq + 1
     are_different = len({message.id for message in messages}) == len(messages)
     if not (are_different and insert_messages(ledger, epoch, messages, contents, tell=False)):
         messages, fresh = _unknown(ledger, epoch, messages, contents)
+        make_room(ledger, epoch.number, [message.id for message in messages])
         insert_messages(ledger, epoch, messages, fresh, tell=False)
-    born += [(Seq(first + index), message) for index, message in enumerate(messages)]
+    seqs = [Seq(first + index) for index in range(len(messages))]
+    key, outline = epoch.key, ledger.scribe.outline
     if born:
-        seqs = [seq for seq, _ in born]
-        step.births.append(Accepted(epoch.key, seqs, [message for _, message in born], ledger.now))
-        step.accepted.extend((seq, epoch.key, message) for seq, message in born)
+        outlines = Lazy(born, lambda birth: outline(*birth[1:]))
+        step.accepted.append(Lazy(born, lambda birth: (birth[0], key, outline(*birth[1:]))))
+        step.births.append(Accepted(key, Lazy(born, itemgetter(0)), outlines, ledger.now))
+    if messages:
+        step.accepted.append([(seq, key, message) for seq, message in zip(seqs, messages, strict=True)])
+        step.births.append(Accepted(key, seqs, messages, ledger.now))
 
 
 def _unknown(
@@ -325,34 +333,57 @@ def _unknown(
     return chosen, fresh
 
 
-def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[tuple[Seq, Message[Any]]]:
+def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
     """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
-    at = ledger.now
-    rows = fetch(
-        ledger.connection,
-        "select s.seq, s.id, s.head, s.rest, s.codec, s.payload from staged s where s.parent = ? and not exists"
-        " (select 1 from messages m where m.epoch = s.epoch and m.id = s.id) order by s.seq",
-        (parent,),
-    )
-    alive = []
-    for seq, name, head, rest, codec, payload in rows:
-        mark = mark_of("messages", seq, epoch.number, name, at, head, rest, codec, payload)
-        alive.append((seq, epoch.number, name, at, head, rest, codec, mark, payload))
-    ledger.insert("messages", alive, mark_at=7)
+    stages = ledger.stages.of(parent)
+    if not stages:
+        return []
+    chunks: Iterable[Sequence[Birth]] | None = ledger.births.pop(parent, None)
+    if chunks is None:
+        chunks = (_read_stage(ledger, stage) for stage in stages)
+    born = list(chain.from_iterable(chunks))
+    if parent in ledger.contested:
+        born = sorted([*born, *_win(ledger, epoch, parent)], key=itemgetter(0))
+    for stage in stages:
+        ledger.put_stage(stage._replace(state=ALIVE, at=ledger.now))
     epoch = ledger.changing(epoch)
-    epoch.unfinished += len(alive)
-    if alive and epoch.first_seq is None:
-        epoch.first_seq = alive[0][0]
-    return [(Seq(seq), ledger.scribe.outline(name, head, rest)) for seq, name, head, rest, _, _ in rows]
+    epoch.unfinished += len(born)
+    if born and epoch.first_seq is None:
+        epoch.first_seq = born[0][0]
+    return born
+
+
+def _read_stage(ledger: Ledger, stage: Stage) -> list[Birth]:
+    statement = "select seq, id, head, rest from messages where seq between ? and ? order by seq"
+    rows = fetch(ledger.connection, statement, (stage.first, stage.last))
+    return [(seq, name, head, rest) for seq, name, head, rest in rows]
+
+
+def _win(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
+    """Take ids from other parents that have staged them too, and have not committed."""
+    statement = "select seq, id, head, rest, codec, payload from staged where parent = ? order by seq"
+    number, at = epoch.number, ledger.now
+    alive: list[tuple[Any, ...]] = []
+    for seq, name, head, rest, codec, payload in fetch(ledger.connection, statement, (parent,)):
+        if known_content(ledger, number, name) is None:
+            mark = mark_of("messages", seq, number, name, at, head, rest, codec, payload)
+            alive.append((seq, number, name, at, head, rest, codec, mark, payload))
+    make_room(ledger, number, [row[2] for row in alive])
+    ledger.insert("messages", alive, mark_at=7)
+    return [(row[0], row[2], row[4], row[5]) for row in alive]
 
 
 def _drop_orphans(ledger: Ledger) -> None:
-    """Delete what was staged under a lease that has ended."""
-    for parent in [parent for parent in ledger.staged if parent not in ledger.leases]:
+    """Drop what was staged under a lease that has ended."""
+    for stage in ledger.stages.waiting():
+        if stage.parent not in ledger.leases:
+            ledger.put_stage(stage._replace(state=DROPPED))
+            ledger.births.pop(Seq(stage.parent), None)
+    for parent in [parent for parent in ledger.contested if parent not in ledger.leases]:
         rows = fetch(ledger.connection, "select mark from staged where parent = ?", (parent,))
         ledger.sums.add("staged", [mark for (mark,) in rows], -1)
         ledger.connection.execute("delete from staged where parent = ?", (parent,))
-        ledger.staged.discard(parent)
+        ledger.contested.discard(parent)
 
 
 def _add_riders(ledger: Ledger, step: _Step, settlement: Settlement[Any]) -> None:

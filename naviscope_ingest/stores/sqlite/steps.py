@@ -18,6 +18,7 @@ from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import encode_options
+from naviscope_ingest.stores.sqlite.stages import WAITS, Stage
 from naviscope_spi import (
     Accepted,
     EpochExists,
@@ -47,6 +48,7 @@ __all__ = [
     "insert_messages",
     "known_content",
     "leave",
+    "make_room",
     "mark_epoch",
     "notify_ready",
     "open_epoch",
@@ -145,10 +147,11 @@ def put(ledger: Ledger, key: EpochKey, messages: Sequence[Message[Any]], content
             last = ledger.state.last_seq
             seqs = [Seq(seq) for seq in range(last - len(contents) + 1, last + 1)]
             return PutReceipt(seqs, range(len(contents)))
-    fresh, conflicts = _sorted_out(ledger, epoch, contents, {})
+    fresh, conflicts = _sorted_out(ledger, epoch, contents)
     if fresh and epoch.state != "open":
         raise EpochSealed(epoch.name, contents[fresh[0]][0])
     first = ledger.state.last_seq + 1
+    make_room(ledger, epoch.number, [contents[index][0] for index in fresh])
     if not insert_messages(ledger, epoch, [messages[index] for index in fresh], [contents[index] for index in fresh]):
         raise StoreCorrupt(
             f"{ledger.database.path}: the index of ids does not agree with the messages: restore a backup"
@@ -197,21 +200,48 @@ def insert_messages(
     return True
 
 
-def known_content(ledger: Ledger, epoch: int, name: str) -> tuple[bytes, int, bytes] | None:
-    """Return head, codec and payload of a message, None if the id is not known."""
-    statement = "select head, codec, payload from messages where epoch = ? and id = ?"
+def known_content(ledger: Ledger, epoch: int, name: str, parent: Seq | None = None) -> tuple[bytes, int, bytes] | None:
+    """Return head, codec and payload of a message, None if the id is not known.
+
+    Args:
+        ledger: where to look.
+        epoch: the epoch.
+        name: the id.
+        parent: what this one has staged is known too.
+    """
+    statement = "select seq, head, codec, payload from messages where epoch = ? and id = ?"
     found = fetch(ledger.connection, statement, (epoch, name))
-    return found[0] if found else None
+    if found:
+        stage = ledger.stages.at(found[0][0])
+        if stage is None or (stage.parent == parent and stage.state == WAITS):
+            return found[0][1:]
+    if parent in ledger.contested:
+        statement = "select head, codec, payload from staged where parent = ? and id = ?"
+        found = fetch(ledger.connection, statement, (parent, name))
+        return found[0] if found else None
+    return None
+
+
+def make_room(ledger: Ledger, epoch: int, names: Sequence[str]) -> None:
+    """Let staged messages of these ids go: they come alive elsewhere. None of the ids is known."""
+    if not ledger.stages:
+        return
+    for name in names:
+        rows = fetch(ledger.connection, "select seq, mark from messages where epoch = ? and id = ?", (epoch, name))
+        stage = ledger.stages.at(rows[0][0]) if rows else None
+        if stage is not None:
+            ledger.drop_messages(rows)
+            ledger.births.pop(Seq(stage.parent), None)
 
 
 def _sorted_out(
-    ledger: Ledger, epoch: EpochRow, contents: Sequence[Content], stage: dict[str, tuple[bytes, int, bytes]]
+    ledger: Ledger, epoch: EpochRow, contents: Sequence[Content], parent: Seq | None = None
 ) -> tuple[list[int], list[str]]:
     """Return the indexes of the messages that are new, and the ids that are known with another content."""
     fresh: dict[str, int] = {}
     conflicts: list[str] = []
     for index, (name, head, _, codec, payload) in enumerate(contents):
-        known = known_content(ledger, epoch.number, name) or stage.get(name)
+        known = known_content(ledger, epoch.number, name, parent)
         if known is None and name in fresh:
             _, first_head, _, first_codec, first_payload = contents[fresh[name]]
             known = (first_head, first_codec, first_payload)
@@ -231,34 +261,54 @@ def put_staged(ledger: Ledger, key: EpochKey, contents: Sequence[Content], paren
     mine = (parent.token, parent.run, parent.attempt)
     if held is None or mine != (ledger.state.token, held.run, held.attempt):
         raise SessionLost(f"the lease of message {parent.message.id!r} is not live: nothing was staged")
-    fresh, conflicts = _sorted_out(ledger, epoch, contents, _Stage(ledger, parent.seq))
-    at = ledger.now
+    fresh, conflicts = _sorted_out(ledger, epoch, contents, parent.seq)
     first = ledger.state.last_seq + 1
-    rows = []
-    for seq, index in enumerate(fresh, first):
-        name, head, rest, codec, payload = contents[index]
-        values = (seq, parent.seq, epoch.number, name, at, head, rest, codec)
-        rows.append((*values, mark_of("staged", *values, payload), payload))
-    ledger.insert("staged", rows, mark_at=8)
-    ledger.state.last_seq += len(rows)
-    if rows:
-        ledger.staged.add(parent.seq)
-    seqs = [Seq(row[0]) for row in rows]
-    return PutReceipt(seqs, fresh, len(contents) - len(fresh), conflicts)
+    chosen = [(Seq(seq), contents[index]) for seq, index in enumerate(fresh, first)]
+    if chosen:
+        _stage(ledger, epoch, parent.seq, chosen)
+    return PutReceipt([seq for seq, _ in chosen], fresh, len(contents) - len(fresh), conflicts)
 
 
-class _Stage(dict[str, tuple[bytes, int, bytes]]):
-    """What one parent has staged, looked up in the file."""
+def _stage(ledger: Ledger, epoch: EpochRow, parent: Seq, chosen: Sequence[tuple[Seq, Content]]) -> None:
+    contested = _contested(ledger, epoch.number, [content[0] for _, content in chosen])
+    number, at = epoch.number, ledger.now
+    rows, others = [], []
+    for seq, (name, head, rest, codec, payload) in chosen:
+        values = (seq, number, name, at, head, rest, codec)
+        if name in contested:
+            mark = mark_of("staged", seq, parent, *values[1:], payload)
+            others.append((seq, parent, *values[1:], mark, payload))
+        else:
+            rows.append((*values, mark_of("messages", *values, payload), payload))
+    ledger.insert("messages", rows, mark_at=7)
+    ledger.insert("staged", others, mark_at=8)
+    before = ledger.stages.of(parent)
+    first, last = chosen[0][0], chosen[-1][0]
+    if before and before[-1].last == first - 1:
+        ledger.put_stage(before[-1]._replace(last=last))
+    else:
+        ledger.put_stage(Stage(first, last, parent, number, WAITS))
+    ledger.state.last_seq = last
+    if others:
+        ledger.contested.add(parent)
+    births = tuple((seq, name, head, rest) for seq, (name, head, rest, _, _) in chosen if name not in contested)
+    if not before:
+        ledger.births[parent] = [births]
+    elif parent in ledger.births:
+        ledger.births[parent].append(births)
 
-    def __init__(self, ledger: Ledger, parent: Seq) -> None:
-        super().__init__()
-        self._ledger = ledger
-        self._parent = parent
 
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as in dict
-        statement = "select head, codec, payload from staged where parent = ? and id = ?"
-        found = fetch(self._ledger.connection, statement, (self._parent, name))
-        return found[0] if found else default
+def _contested(ledger: Ledger, epoch: int, names: Sequence[str]) -> set[str]:
+    """Return the ids that another parent has staged; those of a stage that was dropped are let go."""
+    contested = set()
+    for name in names if ledger.stages else ():
+        rows = fetch(ledger.connection, "select seq from messages where epoch = ? and id = ?", (epoch, name))
+        stage = ledger.stages.at(rows[0][0]) if rows else None
+        if stage is not None and stage.state == WAITS:
+            contested.add(name)
+        elif stage is not None:
+            make_room(ledger, epoch, [name])
+    return contested
 
 
 _CLAIM = (
@@ -274,6 +324,8 @@ def pop_ready(ledger: Ledger, session: Session, seqs: Sequence[Seq]) -> list[Lea
     token = ledger.current(session).token
     leases = ledger.leases
     wanted = [seq for seq in dict.fromkeys(seqs) if seq not in leases]
+    if ledger.stages:
+        wanted = [seq for seq in wanted if ledger.stages.at(seq) is None]
     if not wanted:
         return []
     number = ledger.state.last_claim + 1

@@ -3,6 +3,10 @@
 The sink's statements are compiled under an authorizer: no transaction control, no ATTACH, no PRAGMA, none of our
 tables. It is asked when a statement is compiled. Ours are compiled too, so it has to know whose turn it is; and the
 sink's begin with a comment, so that they are never taken for one of ours that was compiled before.
+
+What it cannot see are statements that end the transaction by an error: a trigger of the user's with
+`raise(rollback, …)`, a constraint with `on conflict rollback`. So this is looked for after every error, and nothing
+runs afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any, TypeAlias
 
 import apsw
 
-__all__ = ["Authorizer", "GuestError", "Transaction"]
+__all__ = ["Authorizer", "GuestError", "Transaction", "TransactionEnded"]
 
 Bindings: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
@@ -24,6 +28,7 @@ OUR_TABLES = frozenset(
         "codecs",
         "epochs",
         "messages",
+        "stages",
         "staged",
         "ends",
         "progress",
@@ -53,12 +58,16 @@ _SECOND = frozenset(
         apsw.SQLITE_DROP_TRIGGER,
     )
 )
-# Errors that roll the whole transaction back, or leave no trust in it: those are the store's.
+# Errors that leave no trust in the transaction: those are the store's.
 _OURS = (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NoMemError, apsw.NotADBError, apsw.InterruptError)
 
 
 class GuestError(Exception):
     """What a sink raised; the cause is the error itself."""
+
+
+class TransactionEnded(GuestError):  # noqa: N818 - a fact about the transaction
+    """What a sink raised, after one of its statements ended the transaction for all who share it."""
 
 
 class Authorizer:
@@ -91,37 +100,56 @@ class Transaction:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection: apsw.Connection | None = connection
+        self._trouble: apsw.Error | None = None
 
     def execute(self, sql: str, bindings: Bindings = ()) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
-        return self._mine().execute(f"/* sink */ {sql}", bindings).fetchall()
+        connection = self._mine()
+        try:
+            return connection.execute(f"/* sink */ {sql}", bindings).fetchall()
+        except apsw.Error as exc:
+            self._note(connection, exc)
+            raise
 
     def executemany(self, sql: str, bindings: Iterable[Bindings]) -> None:
         """Run a statement once for each of the bindings."""
-        self._mine().executemany(f"/* sink */ {sql}", bindings).fetchall()
+        connection = self._mine()
+        try:
+            connection.executemany(f"/* sink */ {sql}", bindings).fetchall()
+        except apsw.Error as exc:
+            self._note(connection, exc)
+            raise
 
     def _mine(self) -> apsw.Connection:
         if self._connection is None:
             raise RuntimeError("the transaction is over: it is of use only while apply runs")
+        if self._trouble is not None:
+            raise RuntimeError(f"the transaction is over, by an earlier error: {self._trouble}")
         return self._connection
+
+    def _note(self, connection: apsw.Connection, exc: apsw.Error) -> None:
+        if isinstance(exc, _OURS) or not connection.in_transaction:
+            self._trouble = exc
 
     def run(self, apply: Callable[[Any], None], authorizer: Authorizer) -> None:
         """Let a sink write, then close the door.
 
         Raises:
             GuestError: it raised; nothing is wrong with the transaction.
+            TransactionEnded: there is no transaction any more.
         """
-        connection = self._mine()
+        error: Exception | None = None
         try:
             with authorizer.guest():
                 apply(self)
-        except _OURS:
-            raise
         except Exception as exc:
-            # Some errors end the transaction whole (`raise(rollback, …)` in a trigger, for one): then it is no longer
-            # the sink's alone.
-            if not connection.in_transaction:
-                raise apsw.AbortError(f"the sink's error ended the transaction: {exc}") from exc
-            raise GuestError(str(exc)) from exc
+            error = exc
         finally:
             self._connection = None
+        trouble = self._trouble
+        if isinstance(trouble, _OURS):
+            raise trouble
+        if trouble is not None:
+            raise TransactionEnded(str(trouble)) from (error or trouble)
+        if error is not None:
+            raise GuestError(str(error)) from error

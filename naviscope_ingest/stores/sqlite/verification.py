@@ -33,6 +33,7 @@ _TABLES = (
         " first_seq",
     ),
     _Table("messages", "seq, epoch, id, at, head, rest, codec, payload"),
+    _Table("stages", "first, last, parent, epoch, state, at"),
     _Table("staged", "seq, parent, epoch, id, at, head, rest, codec, payload"),
     _Table("ends", "seq, epoch, end, value, causes, letter"),
     _Table("progress", "seq, run, attempt, crashes, not_before, added, prepared, edited_codec, edited"),
@@ -108,4 +109,4 @@ def _name(names: Sequence[str], values: Sequence[Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in zip(names[:4], values[:4], strict=True) if name in _NAMING)
 
 
-_NAMING = ("seq", "number", "name", "epoch", "id", "scope", "space", "key")
+_NAMING = ("seq", "first", "number", "name", "epoch", "id", "scope", "space", "key")

@@ -3,6 +3,7 @@
 A group is what is queued when the writer comes round: no timer. Each request has a savepoint of its own, so that one
 that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
 exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
+A sink whose statement ends the transaction for all is refused too, and the others begin again without it.
 
 A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
 looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
@@ -25,7 +26,8 @@ import trio
 from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.feed import Feed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
-from naviscope_ingest.stores.sqlite.transaction import GuestError
+from naviscope_ingest.stores.sqlite.retention import drop_staged
+from naviscope_ingest.stores.sqlite.transaction import GuestError, TransactionEnded
 from naviscope_spi import FactBody, Position, StoreFailed
 
 __all__ = ["InlineRunner", "Request", "ThreadRunner", "Writer"]
@@ -103,15 +105,27 @@ class Writer:
             self._stop(group, exc)
 
     def _attempt(self, group: Sequence[Request]) -> None:
+        left = list(group)
+        while (culprit := self._try(left)) is not None:
+            left.remove(culprit)
+            self.ledger.load()
+
+    def _try(self, group: Sequence[Request]) -> Request | None:
+        """Run a group and commit it; or stop, and return who ended the transaction."""
         ledger = self.ledger
         connection = ledger.connection
         connection.execute("begin immediate")
         ledger.begin_group()
         for request in group:
-            self._do(request, is_alone=len(group) == 1)
+            try:
+                self._do(request, is_alone=len(group) == 1)
+            except TransactionEnded as exc:
+                request.answer = outcome.Error(_unwrapped(exc))
+                request.step = None
+                return request
         if not ledger.has_changed:
             connection.execute("rollback")
-            return
+            return None
         ledger.flush()
         if not ledger.is_careful:
             early = [request for request in group if request.is_early and not request.is_answered]
@@ -119,6 +133,7 @@ class Writer:
                 self._answer_early(early)
         connection.execute("commit")
         self.commits += 1
+        return None
 
     def _do(self, request: Request, *, is_alone: bool) -> None:
         ledger = self.ledger
@@ -128,7 +143,7 @@ class Writer:
             connection.execute("savepoint request")
         try:
             answer = request.work(ledger)
-        except apsw.Error:
+        except (apsw.Error, TransactionEnded):
             raise
         except Exception as exc:
             connection.execute("rollback" if is_alone else "rollback to request")
@@ -166,16 +181,31 @@ class Writer:
         error.__cause__ = exc
         return error
 
+    @property
+    def has_chores(self) -> bool:
+        """Whether something is left to do that nobody waits for."""
+        return self._may_write and self.ledger.stages.dropped() is not None
+
+    @property
+    def _may_write(self) -> bool:
+        database = self.ledger.database
+        return self.failure is None and not database.read_only and database.is_open
+
+    def do_chores(self) -> None:
+        """Do some of what nobody waits for. The rest comes later."""
+        self.run([Request(drop_staged, is_early=False, is_apart=False)])
+
     def tend(self, *, is_idle: bool) -> None:
         """Look after the log, between groups."""
-        if self.failure is not None or self.ledger.database.read_only:
+        if not self._may_write:
             return
+        database = self.ledger.database
         try:
-            self.ledger.database.checkpoint(is_idle=is_idle)
+            database.checkpoint(is_idle=is_idle)
         except apsw.Error:
             # Nothing that was acknowledged is in danger: it is in the log. But this connection is not to be trusted.
             try:
-                self.ledger.database.reopen()
+                database.reopen()
                 self.ledger.load()
             except Exception as exc:
                 self._stop((), exc)
@@ -218,6 +248,8 @@ class InlineRunner:
         self.writer.run([request])
         if request.step is not None:
             self._feed.publish(*request.step)
+        if self.writer.has_chores:
+            self.writer.do_chores()
         self.writer.tend(is_idle=True)
         if self.writer.failure is not None:
             self._feed.end(self.writer.failure)
@@ -314,6 +346,9 @@ class ThreadRunner:
                 return
             if waiting is None:
                 self.writer.tend(is_idle=self._queue.empty())
+                while self._queue.empty() and self.writer.has_chores:
+                    self.writer.do_chores()
+                    self.writer.tend(is_idle=self._queue.empty())
                 if self.writer.failure is not None:
                     self._soon(self._deliver, ())
                 waiting = self._queue.get()

@@ -61,6 +61,16 @@ create table messages (
 
 create unique index messages_by_id on messages (epoch, id);
 
+create table stages (
+    first integer primary key,
+    last integer not null,
+    parent integer not null,
+    epoch integer not null,
+    state integer not null,
+    at real,
+    mark integer not null
+) strict;
+
 create table staged (
     seq integer primary key,
     parent integer not null,

@@ -243,3 +243,33 @@ async def up_to_caught_up(facts):
         yield batch
         if type(batch[-1].body).__name__ == "CaughtUp":
             return
+
+
+async def test_a_log_that_is_found_is_written_and_synced_before_anything_else(tmp_path):
+    path = tmp_path / "a.db"
+    await make_store(path)
+    with apsw.Connection(str(path)) as connection:
+        connection.execute("create table mine (x); insert into mine values (zeroblob(300000))")
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
+    log = path.with_name("a.db-wal").read_bytes()
+    seen = []
+    with FaultyDisk() as disk:
+        disk.after = lambda what, file: seen.append((what, file, path.with_name("a.db-wal").read_bytes()))
+        async with SqliteStore.open(path, vfs=disk.name) as store:
+            assert await store.verify() == []
+    writes = -(-len(log) // 65_536)
+    assert len(log) > 300_000
+    assert seen[: writes + 1] == [("write", "db-wal", log)] * writes + [("sync", "db-wal", log)]
+
+
+async def test_the_log_of_somebody_else_is_not_written(tmp_path):
+    path = tmp_path / "other.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("pragma journal_mode = wal; create table t (x)").fetchall()
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.close()
+    log = path.with_name("other.db-wal")
+    before = log.read_bytes(), log.stat().st_mtime_ns
+    await refuses(path, NotAStore)
+    assert (log.read_bytes(), log.stat().st_mtime_ns) == before

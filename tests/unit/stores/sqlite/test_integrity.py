@@ -47,7 +47,8 @@ async def make_work(store):
         session, Settlement(waits=[Waits(seqs[6], depends_on=("m1",), attempt=1), Waits(seqs[5], run=1)])
     )
     await store.settle(session, Settlement(prepared={seqs[7]: b"outcome"}, records=[Record("s", "k", b"v")]))
-    await store.put(epoch, [Message("staged", 1)], staged_by=leases[8])
+    for lease in leases[8:10]:
+        await store.put(epoch, [Message("staged", 1)], staged_by=lease)
     await store.notify_ready([Resource("r", 2, value=b"v")])
     return joining, leases[7:10]
 
@@ -65,7 +66,7 @@ async def test_sums_are_right_after_everything(tmp_path, runner):
             assert await store.verify() == []
 
 
-TABLES = ("epochs", "messages", "staged", "ends", "progress", "claims", "resources", "records")
+TABLES = ("epochs", "messages", "stages", "staged", "ends", "progress", "claims", "resources", "records")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ TABLES = ("epochs", "messages", "staged", "ends", "progress", "claims", "resourc
         ("update resources set version = 9 where name = 'r'", "table resources, scope 0, name 'r'"),
         ("update records set value = x'00'", "table records, space 's', key 'k'"),
         ("update epochs set report = x'00' where name = 'done'", "table epochs, number 2, name 'done'"),
-        ("delete from messages where seq = 3", "table messages: 31 rows, and the sum says 32"),
+        ("delete from messages where seq = 3", "table messages: 32 rows, and the sum says 33"),
         ("delete from ends where seq = 2", "table ends: "),
         ("update state set last_seq = 1", "table state"),
     ],

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from naviscope_ingest.stores import MemoryStore, SqliteStore
+from naviscope_ingest.stores.sqlite import retention
 from naviscope_ingest.testing._view import View, outline
 from naviscope_spi import (
     CaughtUp,
@@ -239,6 +240,64 @@ async def test_both_stores_do_the_same(seed, tmp_path):
         assert await sqlite.verify() == []
         assert any(twins.done.values())
         await twins.leave()
+    async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
+        twins.stores = (twins.stores[0], sqlite)
+        await twins.compare()
+
+
+class StagingTwins(Twins):
+    """They stage much, under few messages at a time, and often what others have staged, put or derived."""
+
+    async def step(self):
+        actions = [self.put, self.claim, self.stage, self.stage, self.stage, self.stage, self.commit, self.settle]
+        await self.chance.choice(actions)()
+        if self.chance.random() < 0.03:
+            await self.join()
+        self.leases = self.leases[-6:]
+
+    def messages(self, count):
+        return [Message(f"m{self.chance.randrange(150)}", self.chance.randrange(2)) for _ in range(count)]
+
+    async def claim(self):
+        view = await view_of(self.stores[0])
+        self.seqs = [seq for seq in view.unfinished if seq not in view.leases]
+        await super().claim()
+
+    async def commit(self):
+        """Commit one, with what it has staged; the twins agree on what comes alive."""
+        if self.leases:
+            pair = self.leases.pop(self.chance.randrange(len(self.leases)))
+            derived = [Derived(pair[0].seq, self.messages(1), staged=1)]
+            one, other = await self.both(
+                lambda index, store: store.settle(self.sessions[index], Settlement([pair[index]], derived=derived))
+            )
+            assert list(one.refused) == list(other.refused)
+            assert [(seq, outline(m)) for seq, _, m in one.accepted] == [
+                (seq, outline(m)) for seq, _, m in other.accepted
+            ]
+            self.done["accepted"] += len(one.accepted)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_both_stores_stage_the_same(seed, tmp_path, monkeypatch):
+    # Messages that were staged in vain are deleted one by one, and get in the way of others meanwhile.
+    monkeypatch.setattr(retention, "_STEP", 1)
+    options = {"store_id": "twins", "clock": Clock()}
+    async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
+        twins = StagingTwins(seed, MemoryStore(store_id="twins", clock=Clock()), sqlite)
+        await twins.join()
+        await twins.open()
+        for number in range(200):
+            await twins.step()
+            if number % 10 == 0:
+                await twins.compare()
+                assert await sqlite.verify() == []
+        await twins.compare()
+        assert twins.done["accepted"]
+        await twins.leave()
+        while sqlite._ledger.stages:
+            await sqlite.notify_ready([])
+        assert await sqlite.verify() == []
     async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
         twins.stores = (twins.stores[0], sqlite)
         await twins.compare()
