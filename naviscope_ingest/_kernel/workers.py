@@ -95,6 +95,7 @@ class Workers:
         self._runs_batches = isinstance(executor, SupportsBatch)
         self._core = core
         self._has_ready = core.schedule.has_ready
+        self._ring, self._levels = core.schedule.ring, core.schedule.levels
         self._membership = membership
         self._recorder = recorder
         self._store_id = membership.store.info.store_id
@@ -168,12 +169,12 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels = self._core.schedule.ring, self._core.schedule.levels
+        ring, levels, take = self._ring, self._levels, self._core.take
         has_committed = False
         while True:
             room = self._most - self.in_flight
             if room > 0 and (ring or levels) and self.may_start:
-                seqs = self._core.take(room)
+                seqs = take(room)
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
                     leases = await self._membership.lease(seqs)
