@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -15,7 +15,7 @@ from naviscope_ingest.errors import RuntimeFailed
 from naviscope_ingest.intake import IntakeHandle
 from naviscope_ingest.reports import Recovery
 from naviscope_ingest.stores import MemoryStore, open_store
-from naviscope_spi import CommitSink, DeferredStore, Executor, PayloadCodec, RuntimeMetrics, SupportsBatch
+from naviscope_spi import CommitSink, DeferredStore, Executor, RuntimeMetrics, SupportsBatch
 
 __all__ = ["IngestRuntime"]
 
@@ -56,8 +56,8 @@ class IngestRuntime(Generic[P, Op]):
         executor: Executor[P, Op] | SupportsBatch[P, Op],
         commit_sink: CommitSink[Op],
         config: RuntimeConfig | None = None,
-        codec: PayloadCodec | None = None,
         metrics: RuntimeMetrics | None = None,
+        **options: Any,  # noqa: ANN401 - of the store
     ) -> AsyncIterator[IntakeHandle[P]]:
         """Open the store of a URL and run on it for as long as a block lasts.
 
@@ -69,10 +69,10 @@ class IngestRuntime(Generic[P, Op]):
             executor: the work.
             commit_sink: where results become visible.
             config: how the runtime behaves.
-            codec: how payloads are stored; MessagePack of plain data unless it is given.
             metrics: hooks for measurement.
+            **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `codec`, how payloads
+                are stored, `max_payload` and `retain`.
         """
-        options = {} if codec is None else {"codec": codec}
         async with open_store(url, **options) as store:
             components: RuntimeComponents[P, Op] = RuntimeComponents(
                 executor=executor, commit_sink=commit_sink, store=store, metrics=metrics

@@ -18,7 +18,10 @@ from naviscope_ingest import (
     Delivery,
     Dependency,
     Executed,
+    IngestRuntime,
+    InvalidMessage,
     MemoryBus,
+    MemorySink,
     Message,
     Resource,
     RuntimeFailed,
@@ -364,3 +367,16 @@ async def test_a_derived_message_that_cannot_be_stored_costs_its_parent_alone_wi
         report = await submit(world, Message("a", None), Message("b", None))
     assert (report.committed, report.dead) == (1, 1)
     assert "derived[0] cannot be stored: message 'child'" in failures(report)["a"][1]
+
+
+async def test_options_of_the_store_go_through_the_runtime(tmp_path):
+    class Idle:
+        async def execute(self, message):
+            return Executed()
+
+    url = f"sqlite:///{tmp_path / 'ingest.db'}"
+    async with IngestRuntime.open(url, executor=Idle(), commit_sink=MemorySink(), max_payload=100, retain=60) as intake:
+        assert intake.runtime.store.retain == 60
+        epoch = await intake.new_epoch("night")
+        with pytest.raises(InvalidMessage, match="the payload of message 'a' has 200 bytes, and 100 are allowed"):
+            await epoch.submit(Message("a", b"x" * 200))
