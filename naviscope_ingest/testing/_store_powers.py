@@ -309,14 +309,14 @@ POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(letters_are_read_in_pages, when=_supports(SupportsLetters)),
     Promise(a_letter_has_the_message_as_it_was_submitted, when=_supports(SupportsLetters)),
     Promise(a_discarded_letter_is_gone, when=_supports(SupportsLetters)),
-    Promise(a_discarded_letter_pins_nothing, when=_supports(SupportsRetention)),
-    Promise(
-        letters_are_there_after_reopening, when=lambda trial: is_durable(trial) and _supports(SupportsLetters)(trial)
-    ),
     Promise(pruning_forgets_completed_epochs, when=_supports(SupportsRetention)),
     Promise(pruning_spares_dead_letters, when=_supports(SupportsRetention)),
+    Promise(a_discarded_letter_pins_nothing, when=_supports(SupportsRetention)),
     Promise(a_sound_store_verifies, when=_supports(SupportsVerify)),
     Promise(a_colocated_settlement_is_one_step, when=_supports(SupportsColocation)),
     Promise(a_colocated_settlement_writes_for_all_or_none, when=_supports(SupportsColocation)),
     Promise(everything_is_there_after_reopening, when=is_durable),
+    Promise(
+        letters_are_there_after_reopening, when=lambda trial: is_durable(trial) and _supports(SupportsLetters)(trial)
+    ),
 )
