@@ -25,7 +25,9 @@ from naviscope_ingest.errors import (
     SinkMisbehaved,
     UnknownMessage,
 )
+from naviscope_ingest.failures import ErrorKind
 from naviscope_ingest.intake import Epoch, IntakeHandle
+from naviscope_ingest.letters import AttemptRecord, DeadLetter
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -69,12 +71,14 @@ from naviscope_spi import (
 )
 
 __all__ = [
+    "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
+    "DeadLetter",
     "Deferred",
     "DeferredStore",
     "Delivery",
@@ -89,6 +93,7 @@ __all__ = [
     "EpochReport",
     "EpochSealed",
     "EpochTimeout",
+    "ErrorKind",
     "Executed",
     "Executor",
     "Failure",
