@@ -87,6 +87,12 @@ class Repairs:
             epoch is not None and epoch.is_completed and not epoch.succeeded for epoch in epochs
         )
 
+    def causes(self, seq: Seq) -> list[tuple[str, str]]:
+        """Return epoch and id of the messages that a letter's end follows from, and that are still known."""
+        node = self._letter(seq)
+        causes = () if node is None or node.rare is None else sorted(node.rare.causes)
+        return [(cause.epoch.name, cause.id) for each in causes if (cause := self._core.node(each)) is not None]
+
     def _letter(self, seq: Seq) -> Node | None:
         node = self._core.node(seq)
         is_letter = node is not None and node.end in ("dead", "expired") and not node.more().discarded
