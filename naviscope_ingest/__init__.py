@@ -25,7 +25,7 @@ from naviscope_ingest.errors import (
     SinkMisbehaved,
     UnknownMessage,
 )
-from naviscope_ingest.failures import ErrorKind
+from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
@@ -45,6 +45,7 @@ from naviscope_spi import (
     EpochExists,
     EpochOptions,
     EpochSealed,
+    ErrorKind,
     Executed,
     Executor,
     Fatal,
@@ -74,11 +75,14 @@ __all__ = [
     "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
+    "Classified",
+    "Classifier",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
     "DeadLetter",
+    "Decision",
     "Deferred",
     "DeferredStore",
     "Delivery",

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from attrs import field, frozen
 
-from naviscope_ingest.failures import ErrorKind
+from naviscope_spi import ErrorKind
 
 __all__ = ["ORIGIN_HEADERS", "AttemptRecord", "DeadLetter", "fingerprint_of", "origin_of"]
 

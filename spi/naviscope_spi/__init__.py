@@ -25,6 +25,7 @@ from naviscope_spi.dependencies import (
 from naviscope_spi.errors import (
     EpochExists,
     EpochSealed,
+    ErrorKind,
     InvalidMessage,
     PartlyRefused,
     PayloadNotDecodable,
@@ -148,6 +149,7 @@ __all__ = [
     "EpochRecord",
     "EpochSealed",
     "EpochState",
+    "ErrorKind",
     "Executed",
     "Executor",
     "Fact",
