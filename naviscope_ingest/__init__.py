@@ -28,6 +28,7 @@ from naviscope_ingest.errors import (
 from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -50,6 +51,7 @@ from naviscope_spi import (
     Executor,
     Fatal,
     InvalidMessage,
+    MeasuresFailures,
     Message,
     Outcome,
     PayloadCodec,
@@ -86,6 +88,7 @@ __all__ = [
     "Deferred",
     "DeferredStore",
     "Delivery",
+    "DeliveryMode",
     "Dependency",
     "EncodesOps",
     "Entry",
@@ -107,6 +110,8 @@ __all__ = [
     "IntakeHandle",
     "InternalError",
     "InvalidMessage",
+    "KindPolicy",
+    "MeasuresFailures",
     "MemoryBus",
     "MemorySink",
     "MemoryStore",
@@ -124,6 +129,7 @@ __all__ = [
     "Reason",
     "Recovery",
     "Resource",
+    "RetryPolicy",
     "RuntimeComponents",
     "RuntimeConfig",
     "RuntimeFailed",
