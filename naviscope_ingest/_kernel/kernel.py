@@ -24,13 +24,14 @@ from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
-from naviscope_ingest._kernel.prepared import recorder_for, scribe_for
+from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     CaughtUp,
+    ChecksMessages,
     Clock,
     DeferredStore,
     Ended,
@@ -118,6 +119,8 @@ class Kernel:
         self._wakes_at: float | None = None
         self._membership = Membership(store)
         scribe = scribe_for(store)
+        executor = components.executor
+        self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
@@ -136,7 +139,7 @@ class Kernel:
             sink=components.commit_sink,
             core=self.core,
             planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, None if scribe is None else scribe.write
+                self.core, store.info.store_id, clock.wall, random.random, refuser_for(scribe, self._check)
             ),
             membership=self._membership,
             recorder=recorder,
@@ -356,6 +359,8 @@ class Kernel:
     async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
         """Store messages and let them run."""
         self.check_running()
+        if self._check is not None:
+            self._check(messages)
         page.submits += 1
         try:
             receipt = await self._membership.ask(self.store.put(page.key, messages))
