@@ -27,8 +27,10 @@ from naviscope_ingest.errors import (
     UnknownKind,
     UnknownMessage,
 )
+from naviscope_ingest.failures import ErrorKind
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
+from naviscope_ingest.letters import AttemptRecord, DeadLetter
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -72,12 +74,14 @@ from naviscope_spi import (
 )
 
 __all__ = [
+    "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
+    "DeadLetter",
     "Deferred",
     "DeferredStore",
     "Delivery",
@@ -92,6 +96,7 @@ __all__ = [
     "EpochReport",
     "EpochSealed",
     "EpochTimeout",
+    "ErrorKind",
     "Executed",
     "Executor",
     "Failure",
