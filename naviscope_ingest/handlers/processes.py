@@ -88,7 +88,11 @@ async def _close(pool: ProcessPoolExecutor) -> None:
 
 
 async def _answer(pool: ProcessPoolExecutor, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:  # noqa: ANN401
-    future: Future[Any] = pool.submit(_call, function, arguments)
+    try:
+        future: Future[Any] = pool.submit(_call, function, arguments)
+    except OSError as error:
+        # The pool is just closing its pipes, and has not yet noted that it is broken.
+        raise BrokenProcessPool from error
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
     future.add_done_callback(lambda _: token.run_sync_soon(done.set))
     try:
