@@ -262,7 +262,7 @@ class Kernel:
     def _note_recovered(self, fact: FactBody) -> None:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
-            self.book.open(fact.record, None)
+            self.book.open(fact.record)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
@@ -350,7 +350,7 @@ class Kernel:
 
     def learn_epoch(self, record: EpochRecord) -> EpochPage:
         """Take an epoch of the store into core and book."""
-        page = self.book.open(record, self.clock.wall())
+        page = self.book.open(record)
         if record.key.number not in self.core.epochs:
             self.core.open_epoch(record)
             self._meter.epoch(record.key, "opened")
@@ -385,16 +385,13 @@ class Kernel:
         self.check_running()
         while page.submits:
             await page.changed()
-        record = await self._mark(page, "seal")
-        if record.state != "open" and page.sealed_at is None:
-            page.sealed_at = self.clock.wall()
-            self._meter.epoch(page.key, "sealed")
+        await self._mark(page, "seal")
         if page.key.number in self.core.epochs:
             self.core.seal(page.key.number)
         await self._follow_up()
 
-    async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> EpochRecord:
-        """Mark an epoch in the store, and wait until the core knows of everything that came in before."""
+    async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> None:
+        """Mark an epoch in the store, which seals it, and wait until the core knows of everything that came before."""
 
         async def mark_and_wait() -> EpochRecord:
             record = await self.store.mark_epoch(page.key, mark)
@@ -402,15 +399,16 @@ class Kernel:
                 await page.changed()
             return record
 
-        return await self._membership.ask(mark_and_wait())
+        record = await self._membership.ask(mark_and_wait())
+        tracker = self.core.epochs.get(page.key.number)
+        if tracker is not None and tracker.state == "open":
+            page.sealed_at = record.sealed_at
+            self._meter.epoch(page.key, "sealed")
 
     async def cancel_epoch(self, page: EpochPage) -> None:
         """Cancel what has not ended in an epoch."""
         self.check_running()
         await self._mark(page, "cancel")
-        if page.sealed_at is None:
-            page.sealed_at = self.clock.wall()
-            self._meter.epoch(page.key, "sealed")
         self.core.cancel_epoch(page.key.number)
         page.tell()
         await self._follow_up(until_done=True)
