@@ -1,6 +1,6 @@
 """naviscope-ingest: runs messages that depend on each other, and knows when a batch of them is done.
 
-The layers, from the top: runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
+The layers, from the top: handlers, runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
 contracts; `_core` decides, and neither waits nor touches anything; stores, buses and sinks are adapters, one file for
 each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
@@ -16,6 +16,7 @@ from naviscope_ingest.errors import (
     ContractViolation,
     EpochFailed,
     EpochTimeout,
+    HandlerError,
     IngestError,
     InternalError,
     OutcomeNotDecodable,
@@ -23,9 +24,11 @@ from naviscope_ingest.errors import (
     RuntimeFailed,
     RuntimeStopped,
     SinkMisbehaved,
+    UnknownKind,
     UnknownMessage,
 )
 from naviscope_ingest.failures import Classified, Classifier, Decision
+from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
 from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
@@ -105,6 +108,8 @@ __all__ = [
     "Executor",
     "Failure",
     "Fatal",
+    "HandlerError",
+    "Ingest",
     "IngestError",
     "IngestRuntime",
     "IntakeHandle",
@@ -150,6 +155,7 @@ __all__ = [
     "To",
     "Transient",
     "UnknownEpoch",
+    "UnknownKind",
     "UnknownMessage",
     "open_store",
     "task_key",

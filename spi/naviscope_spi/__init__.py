@@ -41,6 +41,7 @@ from naviscope_spi.errors import (
 )
 from naviscope_spi.execution import (
     AppliesInside,
+    ChecksMessages,
     Clock,
     CommitBatch,
     CommitsEpochs,
@@ -124,6 +125,7 @@ __all__ = [
     "AppliesInside",
     "BadEnd",
     "CaughtUp",
+    "ChecksMessages",
     "Clock",
     "CommitBatch",
     "CommitSink",
