@@ -359,7 +359,7 @@ class Core:
         seqs: Iterable[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
-        ready: Iterable[tuple[int, Resource]] = (),
+        ready: Sequence[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
         ended: Iterable[tuple[Ended, str]] = (),
     ) -> None:
@@ -375,8 +375,8 @@ class Core:
         # Derived messages first: otherwise the epoch could be seen without unfinished messages.
         for number, new, messages in derived:
             self._accept(self._epoch(number), new, messages)
-        for number, resource in ready:
-            self._graph.provided(number, resource)
+        if ready:
+            self._transitions.provide(ready)
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
         tell, freed = graph.committed, graph.freed
@@ -514,7 +514,7 @@ class Core:
 
     def provide(self, resource: Resource, number: int | None = None) -> None:
         """Learn of a resource, in the scope of an epoch or everywhere."""
-        self._graph.provided(number, resource)
+        self._transitions.provide([(number, resource)])
         self._transitions.settle()
 
     def forget_resource(self, name: str) -> None:

@@ -16,10 +16,11 @@ from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
-from naviscope_spi import BadEnd, Dependency, Seq
+from naviscope_spi import BadEnd, Dependency, Resource, Seq
 
 __all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
 
@@ -115,7 +116,6 @@ class Transitions:
         freed, self.graph.freed = self.graph.freed, []
         waiting, ready, now = State.WAITING, State.READY, self.now
         last: EpochTracker | None = None
-        met: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
@@ -123,9 +123,6 @@ class Transitions:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
-            if epoch is not met:
-                # A resource may be all that happened to it.
-                met = self.touched[epoch.number] = epoch
             if node.rare is None and message.key is None and not message.priority and message.not_before is None:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
@@ -210,6 +207,15 @@ class Transitions:
         self.schedule.forget(epoch.number)
         self.graph.epoch_changed(epoch)
         self.decisions.epochs.append(EpochEvent(epoch, "completed"))
+
+    def provide(self, provided: Iterable[tuple[Scope, Resource]]) -> None:
+        """Provide resources, which may be all that happens to the epochs of those who waited for them."""
+        freed = self.graph.freed
+        before = len(freed)
+        for scope, resource in provided:
+            self.graph.provided(scope, resource)
+        for node in freed[before:]:
+            self.touch(node.epoch)
 
     def make_ready(self, node: Node) -> None:
         """Let a message whose dependencies are satisfied start, at its time."""
