@@ -218,8 +218,8 @@ def _by_status(error: BaseException, now: float) -> Classified | None:
 
 def _retry_after(owner: object, now: float) -> float | None:
     """Read how long the other side wants us to wait: seconds, or a date."""
-    headers = _read(owner, "headers")
-    if not isinstance(headers, Mapping) and not hasattr(headers, "get"):
+    headers: Any = _read(owner, "headers")
+    if headers is None:
         return None
     try:
         value = headers.get("Retry-After") or headers.get("retry-after")

@@ -23,7 +23,7 @@ def _limit(instance: object, attribute: Attribute[float], value: Any) -> None:  
         raise ValueError(f"KindPolicy({attribute.name}={value!r:.80}): give seconds above zero, or None for no limit")
 
 
-def _mode(instance: object, attribute: Attribute[str], value: object) -> None:
+def _mode(instance: object, attribute: Attribute[Any], value: object) -> None:
     if value not in get_args(DeliveryMode):
         known = ", ".join(map(repr, get_args(DeliveryMode)))
         raise ValueError(f"KindPolicy(delivery={value!r:.80}): it is one of {known}")
