@@ -312,7 +312,8 @@ class SqliteStore(Generic[P]):
 
         def work(ledger: Ledger) -> Settled:
             settled = settle(ledger, session, settlement, contents, self._retain)
-            refused = [lease.seq for lease in settlement.committed if lease.seq in set(settled.refused)]
+            named = set(settled.refused)
+            refused = [lease.seq for lease in settlement.committed if lease.seq in named] if named else []
             if refused and len(refused) < len(settlement.committed):
                 raise PartlyRefused(refused)
             if not refused:
