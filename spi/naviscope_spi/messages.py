@@ -163,6 +163,11 @@ class Message(Generic[P_co]):
         proxy = MappingProxyType(headers) if headers else _NO_HEADERS
         return _finished(_Draft(id, payload, kind, depends_on, key, priority, not_before, expires_at, proxy))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For executors that work in other processes: the view of the headers cannot be copied, what it shows can.
+        fields = (self.id, self.payload, self.kind, self.depends_on, self.key, self.priority)
+        return type(self).known, (*fields, self.not_before, self.expires_at, dict(self.headers))
+
     def outline(self) -> Message[None]:
         """Return the message without its payload: all that decisions need."""
         times = (self.not_before, self.expires_at)

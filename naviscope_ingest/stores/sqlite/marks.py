@@ -18,7 +18,7 @@ import msgspec
 
 from naviscope_ingest.stores.sqlite.queries import fetch
 
-__all__ = ["Sums", "Totals", "mark_of", "marks_of"]
+__all__ = ["Sums", "Totals", "mark_of", "marks_of", "sum_as_bytes"]
 
 _WRAP = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,6 +34,11 @@ def marks_of(rows: Sequence[tuple[Any, ...]]) -> Sequence[int]:
     """Return the hashes of rows that begin with the name of their table."""
     digests = b"".join([blake2b(_encode(row), digest_size=8).digest() for row in rows])
     return struct.unpack(f">{len(rows)}q", digests)
+
+
+def sum_as_bytes(total: int) -> bytes:
+    """Return a sum of hashes as it is written."""
+    return (total % _WRAP).to_bytes(16, "big")
 
 
 class Sums:
@@ -80,6 +85,6 @@ class Sums:
         """Write those that changed."""
         changed = [(name, *now) for name, now in self._totals.items() if self._written.get(name) != now]
         if changed:
-            rows = [(name, amount, total.to_bytes(16, "big")) for name, amount, total in changed]
+            rows = [(name, amount, sum_as_bytes(total)) for name, amount, total in changed]
             connection.executemany("insert or replace into sums values (?, ?, ?)", rows)
         self._written = dict(self._totals)
