@@ -10,7 +10,8 @@ from attrs import frozen
 
 from naviscope_ingest._letter_records import Letter
 from naviscope_ingest.errors import InvalidFilter
-from naviscope_ingest.failures import ERROR_KINDS, ErrorKind
+from naviscope_ingest.failures import ERROR_KINDS
+from naviscope_spi import ErrorKind
 from naviscope_spi.messages import is_number
 
 if TYPE_CHECKING:

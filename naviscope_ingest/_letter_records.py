@@ -7,9 +7,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from attrs import field, frozen
 
-from naviscope_ingest.failures import ErrorKind
 from naviscope_ingest.letters import DeadLetter
-from naviscope_spi import KeptLetter, Message, Seq
+from naviscope_spi import ErrorKind, KeptLetter, Message, Seq
 
 __all__ = ["AuditEntry", "DiscardReceipt", "Letter", "LetterGroup", "ReplayReceipt", "WholeLetter", "letter_of"]
 

@@ -21,17 +21,20 @@ from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
-from naviscope_ingest._kernel.prepared import recorder_for, scribe_for
+from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
 from naviscope_ingest._kernel.repairs import Repair, Repairs
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     CaughtUp,
+    ChecksMessages,
     Clock,
     DeferredStore,
     Ended,
@@ -50,6 +53,7 @@ from naviscope_spi import (
     SessionEnded,
     Settlement,
     SupportsRetention,
+    Waits,
 )
 
 __all__ = ["Kernel", "Statistics"]
@@ -107,19 +111,25 @@ class Kernel:
             stall_grace=config.stall_grace,
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
+            # A durable store has the messages; one in memory keeps them for as long as the core does.
+            keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
         self.recovery = Recovery()
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        # Messages that a recovery found in retry.
+        self._delayed: list[Seq] = []
         self._is_deciding = False
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
-        self._membership = Membership(store)
+        self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
+        executor = components.executor
+        self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
@@ -134,12 +144,19 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._judge = Judge(
+            core=self.core,
+            config=config,
+            membership=self._membership,
+            now=clock.wall,
+            chance=random.random,
+            meter=self._meter,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, None if scribe is None else scribe.write
-            ),
+            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            judge=self._judge,
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -248,6 +265,8 @@ class Kernel:
             fold(SessionEnded(token, clean=False))
             self._workers.suspect(seqs)
         self.core.advance(self.clock.wall())
+        self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
+        self._delayed.clear()
         found = self.recovery
         if found.unfinished or found.epochs:
             _log.info(
@@ -263,10 +282,13 @@ class Kernel:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
             self.book.open(fact.record)
+        elif isinstance(fact, Waits):
+            if fact.not_before is not None:
+                self._delayed.append(fact.seq)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
-                error = "" if fact.letter is None else fact.letter.decode()
+                error = reason_of(fact.letter)
                 node.more().reason = error
                 self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
 
@@ -359,6 +381,8 @@ class Kernel:
     async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
         """Store messages and let them run."""
         self.check_running()
+        if self._check is not None:
+            self._check(messages)
         page.submits += 1
         try:
             receipt = await self._membership.ask(self.store.put(page.key, messages))
@@ -367,7 +391,7 @@ class Kernel:
                 new = messages
                 if len(receipt.accepted) < len(messages):
                     new = [messages[index] for index in receipt.indexes]
-                self.core.accept(page.key.number, receipt.accepted, self._membership.to_remember(new))
+                self.core.accept(page.key.number, receipt.accepted, new)
             if receipt.duplicates:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
             self._meter.submitted(page.key, receipt)
@@ -557,17 +581,10 @@ class Kernel:
             for event in decisions.epochs
             if event.event == "completed"
         }
+        ended, records = await self._judge.ends(decisions.ended)
         settlement: Settlement[Any] = Settlement(
-            ended=[
-                Ended(
-                    each.seq,
-                    each.end,
-                    tuple(sorted(each.causes)),
-                    tuple(sorted(each.epoch_causes)),
-                    each.reason.encode() or None,
-                )
-                for each in decisions.ended
-            ],
+            ended=ended,
+            records=records,
             epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
         )
         await self._membership.write(settlement)

@@ -25,6 +25,7 @@ from naviscope_spi.dependencies import (
 from naviscope_spi.errors import (
     EpochExists,
     EpochSealed,
+    ErrorKind,
     InvalidMessage,
     PartlyRefused,
     PayloadNotDecodable,
@@ -40,6 +41,7 @@ from naviscope_spi.errors import (
 )
 from naviscope_spi.execution import (
     AppliesInside,
+    ChecksMessages,
     Clock,
     CommitBatch,
     CommitsEpochs,
@@ -48,6 +50,7 @@ from naviscope_spi.execution import (
     EncodesOps,
     Entry,
     Executor,
+    MeasuresFailures,
     PipelineBus,
     Ready,
     RuntimeMetrics,
@@ -123,6 +126,7 @@ __all__ = [
     "AppliesInside",
     "BadEnd",
     "CaughtUp",
+    "ChecksMessages",
     "Clock",
     "CommitBatch",
     "CommitSink",
@@ -149,6 +153,7 @@ __all__ = [
     "EpochRecord",
     "EpochSealed",
     "EpochState",
+    "ErrorKind",
     "Executed",
     "Executor",
     "Fact",
@@ -158,6 +163,7 @@ __all__ = [
     "KeptLetter",
     "Lease",
     "Leased",
+    "MeasuresFailures",
     "Message",
     "OnBarrier",
     "OnEpoch",
