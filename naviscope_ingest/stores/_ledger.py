@@ -610,12 +610,12 @@ class Ledger(Generic[P]):
 
     def letters(self, number: int | None, after: Seq, limit: int) -> list[KeptLetter[P]]:
         """Return a page of dead letters, in order of place."""
-        seqs: Iterable[Any]
+        seqs: Iterable[Seq]
         if number is None:
             seqs = self._letters.irange(after, inclusive=(False, True))
         else:
             found = self._letters_of.irange((number, after), (number, inf), inclusive=(False, True))
-            seqs = (seq for _, seq in found)
+            seqs = (cast("Seq", seq) for _, seq in found)
         return [self._letter(seq) for seq in islice(seqs, limit)]
 
     def letter(self, seq: Seq) -> KeptLetter[P] | None:
