@@ -118,6 +118,9 @@ def _replaced(whole: Any, parts: Sequence[str], value: Any, path: str) -> Any:  
         raise PatchRefused(path, f"{name!r} would be a part of {whole!r:.80}, which has none: give the whole payload")
     if name not in fields:
         raise PatchRefused(path, _missing(name, list(fields), f"{type(whole).__name__} has no field"))
+    if not isinstance(whole, msgspec.Struct) and any(each.startswith("_") for each in fields):
+        # They are no data to msgspec, which would give them back as if they had never been set.
+        raise PatchRefused(path, f"{type(whole).__name__} has private fields: give the whole payload")
     part = _replaced(getattr(whole, name), rest, value, path)
     return _checked(whole, fields[name], part, path)
 

@@ -146,6 +146,7 @@ class EpochFailed(IngestError):  # noqa: N818 - reads as a sentence where it is 
             f"epoch {report.name!r} did not succeed: {report.dead} dead, {report.cancelled} cancelled, "
             f"{report.expired} expired of {report.submitted}"
             + ("" if first is None else f"; first {first.message_id!r}: {first.error}")
+            + ("; intake.dead_letters shows and replays what is dead" if report.dead or report.expired else "")
         )
         self.report = report
 

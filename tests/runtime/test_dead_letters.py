@@ -10,6 +10,7 @@ import trio
 
 from naviscope_ingest import (
     Dependency,
+    EpochFailed,
     Executed,
     Fatal,
     ImportRefused,
@@ -21,7 +22,8 @@ from naviscope_ingest import (
     UnknownEpoch,
     UnknownLetter,
 )
-from tests.runtime.worlds import START, answers, failures, messages, started
+from naviscope_ingest.testing import TrioClock
+from tests.runtime.worlds import START, WaitingStore, answers, failures, messages, started
 
 
 async def found(letters, **where):
@@ -266,6 +268,76 @@ async def test_what_dies_while_a_replay_is_written_comes_back_too():
         assert receipt.letters == 1
         await epoch.seal()
         assert (await epoch.wait()).committed == 2
+
+
+class Died(Exception):  # noqa: N818 - it is no error of ours
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("parts", range(8))
+async def test_a_replay_that_dies_between_two_writes_was_whole_or_not_at_all(monkeypatch, parts):
+    """A closure of several settlements, cut off after any of them, and the runtime started again on the same store."""
+    monkeypatch.setattr("naviscope_ingest._kernel.repairs._STEP", 3)
+    executor = Mended("root")
+    async with started(executor) as world:
+        children = [Message(f"c{n}", None, depends_on=["root" if n < 5 else f"c{n - 5}"]) for n in range(15)]
+        await world.batch(*messages("root"), *children, name="e")
+        executor.bad.clear()
+        membership, left, store = world.runtime._kernel._membership, parts, world.store
+        write = membership.write
+
+        async def write_or_die(settlement):
+            nonlocal left
+            if not left:
+                raise Died
+            left -= 1
+            return await write(settlement)
+
+        membership.write = write_or_die
+        try:
+            await world.intake.dead_letters.replay(epoch="e", message_id="root")
+        except Died:
+            pass
+        membership.write = write
+    async with started(executor, store=store) as world:
+        report = await world.intake.wait_epoch("e")
+        letters = world.intake.dead_letters
+        # There are 16 messages, so 6 parts, and the letter is in the last.
+        if parts < 6:
+            assert (report.dead, await noted(letters), executor.seen[1:]) == (16, [], [])
+            assert (await letters.replay(epoch="e", message_id="root")).revived == 16
+            report = await world.intake.wait_epoch("e")
+        assert report.succeeded
+        assert await noted(letters) == [("replay", "root", 0)]
+        assert sorted(name for name, _, _ in executor.seen[1:]) == sorted(["root", *(f"c{n}" for n in range(15))])
+
+
+async def test_a_replay_that_is_cancelled_was_whole_or_not_at_all():
+    """A store that takes its time, and a caller who gives up at any moment."""
+    for moment in range(12):
+        executor = Mended("a", "b")
+        clock = TrioClock(START)
+        async with started(executor, store=WaitingStore(clock)) as world:
+            await world.batch(*messages("a", "b"), *messages("c", depends_on=["a"]), name="e")
+            executor.bad.clear()
+            letters = world.intake.dead_letters
+            with trio.move_on_after(moment * 0.0005):
+                await letters.replay(epoch="e")
+            done = [name for _, name, _ in await noted(letters)]
+            assert done in ([], ["a", "b"])
+            assert (await letters.replay(epoch="e")).letters == 2 - len(done)
+            report = await world.intake.wait_epoch("e")
+            assert (report.succeeded, report.committed) == (True, 3)
+
+
+async def test_an_ended_message_says_how_it_is_brought_back():
+    async with started({"a": Fatal("broken")}) as world:
+        report = await world.batch(*messages("a"), name="e")
+        with pytest.raises(EpochFailed, match=r"intake\.dead_letters shows and replays"):
+            report.raise_for_failures()
+        (reason,) = (await world.intake.explain("e", "a")).reasons
+        assert "intake.dead_letters" in reason.release
+        await world.intake.dead_letters.discard(epoch="e", message_id="a", reason="no")
 
 
 async def test_an_expired_message_is_replayed_after_its_time():
