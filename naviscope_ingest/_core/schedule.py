@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sortedcontainers import SortedDict
 
 from naviscope_ingest._core.lanes import Lane, Lanes
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, RUNNING, Node
 from naviscope_spi import Seq
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class _Level:
         self.ring: deque[_Queue] = deque()
 
     def queue(self, epoch: EpochTracker) -> _Queue:
-        """Return the queue of an epoch, put into the ring on demand."""
+        """Return the queue of an epoch, put into the ring on demand.
+
+        Ask for it only to use it: a queue that stays empty must not stand in the ring.
+        """
         queue = self.queues.get(epoch.number)
         if queue is None:
             queue = self.queues[epoch.number] = _Queue(epoch.options.weight)
@@ -63,7 +66,6 @@ class _Level:
 
     def take(self, room: int, pick: Callable[[_Entry], Node | None], now: float, taken: list[Seq]) -> int:
         """Move up to `room` messages into `taken`, turn by turn; return how much room is left."""
-        ready, running = State.READY, State.RUNNING
         ring = self.ring
         while ring and room:
             queue = ring[0]
@@ -77,10 +79,10 @@ class _Level:
                     if picked is None:
                         continue
                     node = picked
-                elif node.state is not ready:
+                elif node.state is not READY:
                     continue
                 # At once: a second entry of the same message, left over from an earlier wait, must find it started.
-                node.state = running
+                node.state = RUNNING
                 node.since = now
                 taken.append(node.seq)
                 turn -= 1
@@ -99,6 +101,7 @@ class Schedule:
 
     Attributes:
         lanes: the lanes that cap messages of one key.
+        usual: the queues of priority 0. Messages without a key may be added to them directly, until the next `take`.
         ring: queues of priority 0 that are not empty.
         levels: the other priorities. Something may be ready if there is any, or the ring is not empty; entries that
             are void count until they are met.
@@ -108,8 +111,8 @@ class Schedule:
         self.lanes = Lanes()
         # Nearly every message has the priority 0, which therefore has a level of its own. The others are keyed by the
         # negative priority, so that the first one is the most urgent.
-        self._usual = _Level()
-        self.ring = self._usual.ring
+        self.usual = _Level()
+        self.ring = self.usual.ring
         self.levels: SortedDict[int, _Level] = SortedDict()
 
     def add(self, node: Node, *, first: bool = False) -> None:
@@ -126,26 +129,15 @@ class Schedule:
         else:
             self._level(node.message.priority).queue(node.epoch).entries.append(node)
 
-    def usual_queue(self, epoch: EpochTracker) -> Callable[[Node], None]:
-        """Return what adds messages without a key, of priority 0, to an epoch's queue. Good until the next `take`.
-
-        Ask for it only to use it: a queue that stays empty must not stand in the ring.
-        """
-        queue = self._usual.queues.get(epoch.number)
-        if queue is None:
-            queue = self._usual.queue(epoch)
-        elif not queue.is_listed:
-            queue.is_listed = True
-            self.ring.append(queue)
-        return queue.entries.append
-
     def take(self, limit: int, now: float) -> list[Seq]:
         """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""
         taken: list[Seq] = []
-        room = self._take_levels(limit, now, taken, urgent=True) if self.levels else limit
-        room = self._usual.take(room, self._pick, now, taken)
-        if self.levels:
-            self._take_levels(room, now, taken, urgent=False)
+        if not self.levels:
+            self.usual.take(limit, self._pick, now, taken)
+            return taken
+        room = self._take_levels(limit, now, taken, urgent=True)
+        room = self.usual.take(room, self._pick, now, taken)
+        self._take_levels(room, now, taken, urgent=False)
         return taken
 
     def _take_levels(self, room: int, now: float, taken: list[Seq], *, urgent: bool) -> int:
@@ -164,7 +156,7 @@ class Schedule:
 
     def forget(self, number: int) -> None:
         """Let go of the queue of an epoch that has completed."""
-        self._usual.queues.pop(number, None)
+        self.usual.queues.pop(number, None)
         for level in self.levels.values():
             level.queues.pop(number, None)
 
@@ -206,7 +198,7 @@ class Schedule:
 
     def _level(self, priority: int) -> _Level:
         if not priority:
-            return self._usual
+            return self.usual
         level = self.levels.get(-priority)
         if level is None:
             level = self.levels[-priority] = _Level()

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import ENDED, READY, WAITING, Node, State
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
@@ -113,20 +113,20 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
             if node.rare is None and message.key is None and not message.priority and message.not_before is None:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
-                    last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                    last, start = epoch, self.schedule.usual.queue(epoch).entries.append
+                node.state = READY
                 node.since = now
                 start(node)
             else:
@@ -313,11 +313,11 @@ class Transitions:
     def retire(self, node: Node) -> None:
         """Take a message out of everything that unfinished messages are in."""
         epoch, state = node.epoch, node.state
-        node.state = State.ENDED
+        node.state = ENDED
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if state is State.WAITING or state is State.HELD:
+        if state is WAITING or state is State.HELD:
             epoch.waiting -= 1
             self.graph.close_case(node)
         elif node.message.key is not None:

@@ -74,6 +74,7 @@ from naviscope_spi.names import (
 )
 from naviscope_spi.stores import (
     Accepted,
+    AnswersAtOnce,
     CaughtUp,
     Committed,
     DeferredStore,
@@ -91,7 +92,6 @@ from naviscope_spi.stores import (
     FactBody,
     Lease,
     Leased,
-    OnlyCommits,
     Position,
     Provided,
     PutReceipt,
@@ -118,6 +118,7 @@ __all__ = [
     "MAX_GROUP_MEMBERS",
     "MAX_NAME_BYTES",
     "Accepted",
+    "AnswersAtOnce",
     "AnyOf",
     "AppliesInside",
     "BadEnd",
@@ -162,7 +163,6 @@ __all__ = [
     "OnMessage",
     "OnResource",
     "OnUnresolved",
-    "OnlyCommits",
     "Otherwise",
     "Outcome",
     "PartlyRefused",
