@@ -17,10 +17,10 @@ from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
 from naviscope_ingest._core.nodes import COMMITTING, ENDED, READY, RUNNING, WAITING, Node, State
+from naviscope_ingest._core.outlines import Outlines
 from naviscope_ingest._core.replay import closure, revive
 from naviscope_ingest._core.schedule import Schedule
-from naviscope_ingest._core.terms import Term
-from naviscope_ingest._core.timers import TimerKind
+from naviscope_ingest._core.timers import Timer, TimerKind
 from naviscope_ingest._core.transitions import Decisions, Transitions
 from naviscope_spi import (
     AnyOf,
@@ -54,6 +54,7 @@ class Core:
         stall_grace: seconds before that happens.
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
+        keeps_outlines: whether to keep of messages only what decisions need, for they are kept elsewhere.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class Core:
         stall_grace: float = 5.0,
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
+        keeps_outlines: bool = False,
     ) -> None:
         self._transitions = Transitions(derives)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
         self._max_deferrals = max_deferrals
+        self._outlines = Outlines() if keeps_outlines else None
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -184,7 +187,7 @@ class Core:
         self._transitions.epochs[number] = epoch
         deadline = record.options.deadline
         if deadline is not None and deadline > self.now:
-            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number, epoch)
+            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number)
         elif deadline is not None and record.state in ("open", "sealed") and epoch.verdict is None:
             epoch.verdict = "expired"
         self._graph.epoch_opened(epoch)
@@ -296,13 +299,18 @@ class Core:
                 transitions.make_ready(node)
         if late:
             transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
+        if self._outlines is not None:
+            for seq, message in zip(seqs, messages, strict=True):
+                accepted = nodes.get(seq)
+                if accepted is not None and accepted.message is message:
+                    accepted.message = self._outlines.of(message)
         transitions.touch(epoch)
 
     def _is_late(self, node: Node, expires_at: float) -> bool:
         """Tell whether a new message has expired; otherwise set the timer for it."""
         if expires_at <= self.now and not self._graph.is_recovering:
             return True
-        self._transitions.timers.set_for(node, expires_at, TimerKind.EXPIRY)
+        self._transitions.timers.set(expires_at, TimerKind.EXPIRY, node.seq)
         return False
 
     def claim(self, seqs: Iterable[Seq], *, takes_lane: bool = True) -> None:
@@ -321,7 +329,7 @@ class Core:
                 # Only the fact of another leader says so: it knew more than was folded here so far.
                 self._graph.close_case(node)
                 node.epoch.waiting -= 1
-            transitions.timers.drop_all(node, TimerKind.START)
+            transitions.undelay(node)
             node.state = State.RUNNING
             node.since = transitions.now
             if takes_lane:
@@ -350,7 +358,7 @@ class Core:
         seqs: Iterable[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
-        ready: Iterable[tuple[int, Resource]] = (),
+        ready: Sequence[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
         ended: Iterable[tuple[Ended, str]] = (),
     ) -> None:
@@ -366,8 +374,8 @@ class Core:
         # Derived messages first: otherwise the epoch could be seen without unfinished messages.
         for number, new, messages in derived:
             self._accept(self._epoch(number), new, messages)
-        for number, resource in ready:
-            self._graph.provided(number, resource)
+        if ready:
+            self._transitions.provide(ready)
         if values:
             self._keep_values(values)
         self._commit([node for seq in seqs if (node := self._nodes.get(seq)) is not None])
@@ -399,7 +407,13 @@ class Core:
                 if last is not None:
                     transitions.touch(last)
                 last = epoch
-            if node.state is COMMITTING and node.rare is None and message.key is None and epoch.kinds is None:
+            if (
+                node.state is COMMITTING
+                and node.rare is None
+                and message.key is None
+                and message.expires_at is None
+                and epoch.kinds is None
+            ):
                 # What `retire` would do for a message that is in nothing else.
                 node.state = ENDED
                 node.since = now
@@ -539,7 +553,7 @@ class Core:
 
     def provide(self, resource: Resource, number: int | None = None) -> None:
         """Learn of a resource, in the scope of an epoch or everywhere."""
-        self._graph.provided(number, resource)
+        self._transitions.provide([(number, resource)])
         self._transitions.settle()
 
     def forget_resource(self, name: str) -> None:
@@ -587,7 +601,7 @@ class Core:
         transitions.now = max(transitions.now, now)
         if transitions.timers:
             while (timer := transitions.timers.pop_due(transitions.now)) is not None:
-                self._fire(timer.kind, timer.subject)
+                self._fire(timer)
                 transitions.settle()
         self.look()
 
@@ -599,16 +613,19 @@ class Core:
         decisions = transitions.decisions
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
-    def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
-        if isinstance(subject, EpochTracker):
-            if not subject.is_completed and subject.verdict is None:
-                self._transitions.condemn(subject, "expired", "the deadline of the epoch passed")
-        elif isinstance(subject, Term):
-            self._graph.timed_out(subject)
-        elif kind is TimerKind.START:
-            self._transitions.start_again(subject)
-        elif subject.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
-            self._transitions.decide(subject, "expired", "its expires_at passed before it could run")
+    def _fire(self, timer: Timer) -> None:
+        if timer.kind is TimerKind.DEADLINE:
+            epoch = self.epochs.get(timer.number)
+            if epoch is not None and not epoch.is_completed and epoch.verdict is None:
+                self._transitions.condemn(epoch, "expired", "the deadline of the epoch passed")
+            return
+        node = self._nodes[Seq(timer.number)]
+        if timer.kind is TimerKind.TIMEOUT:
+            self._graph.timed_out(node, timer.root)
+        elif timer.kind is TimerKind.START:
+            self._transitions.start_again(node)
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
+            self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions
 
@@ -663,9 +680,9 @@ class Core:
         node.epoch.verdict = None if node.epoch.verdict == "expired" else node.epoch.verdict
         # Whoever replayed it after it had expired meant it to run.
         rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
-        if rare.has_outlived:
-            self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
-        if node.case is not None:
+        if node.message.expires_at is not None and rare.has_outlived:
+            self._transitions.timers.drop(node.message.expires_at, TimerKind.EXPIRY, seq)
+        if node.case is not None or node.resource is not None:
             # Timeouts began again with the run.
             self._graph.close_case(node)
             self._graph.open_case(node, node.message.depends_on, self.now)
