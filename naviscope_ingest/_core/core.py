@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
+from naviscope_ingest._core.gates import Gate
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
 from naviscope_ingest._core.nodes import Node, State
@@ -54,6 +56,10 @@ class Core:
         stall_grace: seconds before that happens.
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
+        ageing: how many seconds of being ready are worth one priority.
+
+    Attributes:
+        control: changes limits, pauses and weights.
     """
 
     def __init__(
@@ -64,8 +70,10 @@ class Core:
         stall_grace: float = 5.0,
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
+        ageing: float = 60.0,
     ) -> None:
-        self._transitions = Transitions(derives)
+        self._transitions = Transitions(derives, ageing)
+        self.control = Control(self._transitions)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
@@ -118,12 +126,12 @@ class Core:
         return self._epoch(number).live.get(message_id)
 
     def may_start(self, node: Node) -> bool:
-        """Tell whether a ready message could be taken now: its lane is free, and its turn has come."""
+        """Tell whether a ready message could be taken now: its lane and its gates are free."""
         if node.state is not State.READY:
             return False
         key = node.message.key
         lane = None if key is None else self.schedule.lanes.get(key)
-        return lane is None or lane.next() is node
+        return (lane is None or lane.next() is node) and not self.control.holds_of(node)
 
     @property
     def hands_over(self) -> bool:
@@ -348,7 +356,7 @@ class Core:
 
     def commit(
         self,
-        seqs: Iterable[Seq],
+        seqs: Sequence[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
         ready: Iterable[tuple[int, Resource]] = (),
@@ -401,6 +409,8 @@ class Core:
                     freed.append(first)
             if node.waiters:
                 tell(node.waiters)
+        if transitions.schedule.slots:
+            transitions.schedule.free_all(seqs)
         for fact, reason in ended:
             self._end(fact, reason)
         transitions.settle()
@@ -467,6 +477,8 @@ class Core:
             rare.retry_at = at
             if self._lanes_pass:
                 self.schedule.leave(node)
+            else:
+                self.schedule.free(seq)
             self._transitions.delay(node, at)
             if at <= self.now:
                 self._transitions.start_again(node)
@@ -559,8 +571,10 @@ class Core:
         decisions = transitions.decisions
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
-    def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
-        if isinstance(subject, EpochTracker):
+    def _fire(self, kind: TimerKind, subject: EpochTracker | Gate | Node | Term) -> None:
+        if isinstance(subject, Gate):
+            self.control.on_time(subject)
+        elif isinstance(subject, EpochTracker):
             if not subject.is_completed and subject.verdict is None:
                 self._transitions.condemn(subject, "expired", "the deadline of the epoch passed")
         elif isinstance(subject, Term):

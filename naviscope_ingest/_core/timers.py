@@ -13,6 +13,7 @@ from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from naviscope_ingest._core.epochs import EpochTracker
+    from naviscope_ingest._core.gates import Gate
     from naviscope_ingest._core.nodes import Node
     from naviscope_ingest._core.terms import Term
 
@@ -26,6 +27,7 @@ class TimerKind(IntEnum):
     EXPIRY = 1
     TIMEOUT = 2
     START = 3
+    GATE = 4
 
 
 class Timer(NamedTuple):
@@ -38,7 +40,7 @@ class Timer(NamedTuple):
     subject: Subject
 
 
-Subject: TypeAlias = "EpochTracker | Node | Term"
+Subject: TypeAlias = "EpochTracker | Gate | Node | Term"
 
 
 class Timers:

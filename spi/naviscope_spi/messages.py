@@ -186,7 +186,7 @@ class Message(Generic[P_co]):
         put(message, "priority", self.priority)
         put(message, "not_before", self.not_before)
         put(message, "expires_at", self.expires_at)
-        put(message, "headers", _NO_HEADERS)
+        put(message, "headers", self.headers)
         return message
 
     def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
