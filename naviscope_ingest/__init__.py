@@ -1,6 +1,6 @@
 """naviscope-ingest: runs messages that depend on each other, and knows when a batch of them is done.
 
-The layers, from the top: runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
+The layers, from the top: handlers, runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
 contracts; `_core` decides, and neither waits nor touches anything; stores, buses and sinks are adapters, one file for
 each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
@@ -17,6 +17,7 @@ from naviscope_ingest.errors import (
     ContractViolation,
     EpochFailed,
     EpochTimeout,
+    HandlerError,
     IngestError,
     InternalError,
     OutcomeNotDecodable,
@@ -24,9 +25,13 @@ from naviscope_ingest.errors import (
     RuntimeFailed,
     RuntimeStopped,
     SinkMisbehaved,
+    UnknownKind,
     UnknownMessage,
 )
+from naviscope_ingest.failures import ErrorKind
+from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
+from naviscope_ingest.letters import AttemptRecord, DeadLetter
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -70,6 +75,7 @@ from naviscope_spi import (
 )
 
 __all__ = [
+    "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
     "Cap",
@@ -77,6 +83,7 @@ __all__ = [
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
+    "DeadLetter",
     "Deferred",
     "DeferredStore",
     "Delivery",
@@ -91,10 +98,13 @@ __all__ = [
     "EpochReport",
     "EpochSealed",
     "EpochTimeout",
+    "ErrorKind",
     "Executed",
     "Executor",
     "Failure",
     "Fatal",
+    "HandlerError",
+    "Ingest",
     "IngestError",
     "IngestRuntime",
     "IntakeHandle",
@@ -138,6 +148,7 @@ __all__ = [
     "To",
     "Transient",
     "UnknownEpoch",
+    "UnknownKind",
     "UnknownMessage",
     "open_store",
     "task_key",

@@ -83,12 +83,12 @@ class EpochBook:
     def __iter__(self) -> Iterator[EpochPage]:
         return iter(tuple(self._pages.values()))
 
-    def open(self, record: EpochRecord, at: float | None) -> EpochPage:
+    def open(self, record: EpochRecord) -> EpochPage:
         """Return the page of an epoch, made on demand."""
         key = record.key
         page = self._pages.get(key.number)
         if page is None:
-            page = self._pages[key.number] = self._names[key.name] = EpochPage(key, opened_at=at)
+            page = self._pages[key.number] = self._names[key.name] = EpochPage(key, record.opened_at, record.sealed_at)
             if record.report:
                 page.restore(EpochReport.decode(record.report), record.state)
             if record.state == "completed":

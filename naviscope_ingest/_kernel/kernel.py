@@ -24,13 +24,14 @@ from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
-from naviscope_ingest._kernel.prepared import recorder_for, scribe_for
+from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     CaughtUp,
+    ChecksMessages,
     Clock,
     DeferredStore,
     Ended,
@@ -119,6 +120,8 @@ class Kernel:
         self._wakes_at: float | None = None
         self._membership = Membership(store)
         scribe = scribe_for(store)
+        executor = components.executor
+        self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
@@ -137,7 +140,7 @@ class Kernel:
             sink=components.commit_sink,
             core=self.core,
             planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, None if scribe is None else scribe.write
+                self.core, store.info.store_id, clock.wall, random.random, refuser_for(scribe, self._check)
             ),
             membership=self._membership,
             recorder=recorder,
@@ -265,7 +268,7 @@ class Kernel:
     def _note_recovered(self, fact: FactBody) -> None:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
-            self.book.open(fact.record, None)
+            self.book.open(fact.record)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
@@ -354,7 +357,7 @@ class Kernel:
 
     def learn_epoch(self, record: EpochRecord) -> EpochPage:
         """Take an epoch of the store into core and book."""
-        page = self.book.open(record, self.clock.wall())
+        page = self.book.open(record)
         if record.key.number not in self.core.epochs:
             self.core.open_epoch(record)
             self._meter.epoch(record.key, "opened")
@@ -363,6 +366,8 @@ class Kernel:
     async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
         """Store messages and let them run."""
         self.check_running()
+        if self._check is not None:
+            self._check(messages)
         page.submits += 1
         try:
             receipt = await self._membership.ask(self.store.put(page.key, messages))
@@ -387,16 +392,13 @@ class Kernel:
         self.check_running()
         while page.submits:
             await page.changed()
-        record = await self._mark(page, "seal")
-        if record.state != "open" and page.sealed_at is None:
-            page.sealed_at = self.clock.wall()
-            self._meter.epoch(page.key, "sealed")
+        await self._mark(page, "seal")
         if page.key.number in self.core.epochs:
             self.core.seal(page.key.number)
         await self._follow_up()
 
-    async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> EpochRecord:
-        """Mark an epoch in the store, and wait until the core knows of everything that came in before."""
+    async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> None:
+        """Mark an epoch in the store, which seals it, and wait until the core knows of everything that came before."""
 
         async def mark_and_wait() -> EpochRecord:
             record = await self.store.mark_epoch(page.key, mark)
@@ -404,15 +406,16 @@ class Kernel:
                 await page.changed()
             return record
 
-        return await self._membership.ask(mark_and_wait())
+        record = await self._membership.ask(mark_and_wait())
+        tracker = self.core.epochs.get(page.key.number)
+        if tracker is not None and tracker.state == "open":
+            page.sealed_at = record.sealed_at
+            self._meter.epoch(page.key, "sealed")
 
     async def cancel_epoch(self, page: EpochPage) -> None:
         """Cancel what has not ended in an epoch."""
         self.check_running()
         await self._mark(page, "cancel")
-        if page.sealed_at is None:
-            page.sealed_at = self.clock.wall()
-            self._meter.epoch(page.key, "sealed")
         self.core.cancel_epoch(page.key.number)
         page.tell()
         await self._follow_up(until_done=True)

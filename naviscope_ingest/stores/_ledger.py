@@ -38,7 +38,6 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     EpochSealed,
-    EpochState,
     FactBody,
     Lease,
     Leased,
@@ -178,7 +177,7 @@ class Ledger(Generic[P]):
             return known.record
         self._last_epoch += 1
         key = EpochKey(self._last_epoch, name or self._unused_name(self._last_epoch))
-        epoch = KeptEpoch(EpochRecord(key, "open", options))
+        epoch = KeptEpoch(EpochRecord(key, "open", options, opened_at=self._wall()))
         self._epochs[key.number] = self._names[key.name] = epoch
         self._tell([EpochOpened(epoch.record)])
         return epoch.record
@@ -198,9 +197,16 @@ class Ledger(Generic[P]):
             return old
         cancels = mark == "cancel" and not old.cancel_requested
         if old.state == "open" or cancels:
-            state: EpochState = "sealed" if old.state == "open" else old.state
+            seals = old.state == "open"
             epoch.record = EpochRecord(
-                old.key, state, old.options, old.cancel_requested or cancels, old.succeeded, old.report
+                old.key,
+                "sealed" if seals else old.state,
+                old.options,
+                old.cancel_requested or cancels,
+                old.succeeded,
+                old.report,
+                old.opened_at,
+                self._wall() if seals else old.sealed_at,
             )
             self._tell([EpochMarked(epoch.record)])
         return epoch.record
@@ -461,6 +467,8 @@ class Ledger(Generic[P]):
             cancel_requested=old.cancel_requested and not is_repair,
             succeeded=None if is_repair else change.succeeded,
             report=change.report or old.report,
+            opened_at=old.opened_at,
+            sealed_at=old.sealed_at,
         )
         step.has_changed = True
         step.others.append(EpochMarked(epoch.record))

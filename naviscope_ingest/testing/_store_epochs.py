@@ -80,6 +80,22 @@ async def marks_seal_and_can_be_repeated(trial: StoreTrial) -> None:
     trial.equal((await trial.view()).epochs[cancelled.number], record, "as facts tell it")
 
 
+async def an_epoch_knows_its_times(trial: StoreTrial) -> None:
+    """An epoch has the time at which it was opened and the first time it was sealed, and keeps them for good."""
+    opened = await trial.store.open_epoch("nightly", EpochOptions())
+    trial.true(opened.opened_at is not None, "a time for opened_at", opened.opened_at)
+    trial.equal(opened.sealed_at, None, "sealed_at of an open epoch")
+    sealed = await trial.store.mark_epoch(opened.key, "seal")
+    trial.true(sealed.sealed_at is not None, "a time for sealed_at", sealed.sealed_at)
+    times = (opened.opened_at, sealed.sealed_at)
+    await trial.store.mark_epoch(opened.key, "cancel")
+    async with trial.join() as session:
+        await trial.complete(session, opened.key)
+    record = await trial.record(opened.key)
+    trial.equal((record.opened_at, record.sealed_at), times, "the times of a completed epoch")
+    trial.equal((await trial.view()).epochs[opened.key.number], record, "as facts tell it")
+
+
 async def an_unknown_epoch_is_refused(trial: StoreTrial) -> None:
     """Marking an unknown epoch, or putting into one, raises UnknownEpoch."""
     await trial.raises(UnknownEpoch, lambda: trial.store.mark_epoch(_NOWHERE, "seal"), "mark_epoch")
@@ -190,6 +206,7 @@ EPOCH_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(a_taken_name_can_be_refused),
     Promise(options_are_kept_whole),
     Promise(marks_seal_and_can_be_repeated),
+    Promise(an_epoch_knows_its_times),
     Promise(an_unknown_epoch_is_refused),
     Promise(an_epoch_completes_once),
     Promise(an_empty_epoch_completes),

@@ -160,6 +160,7 @@ async def everything_is_there_after_reopening(trial: StoreTrial) -> None:
     given = trial.message("b", 5, depends_on=["a", Dependency.resource("r", 2)], headers={"trace": "1"})
     (a,) = await trial.put(epoch, "a")
     (b,) = (await trial.store.put(epoch, [given])).accepted
+    opened_at = (await trial.record(epoch)).opened_at
     async with trial.join() as former:
         await trial.commit(former, a)
         await trial.claim(former, [b])
@@ -168,6 +169,7 @@ async def everything_is_there_after_reopening(trial: StoreTrial) -> None:
     await trial.reopen()
     trial.equal(trial.store.info.store_id, info.store_id, "store_id")
     trial.equal(await trial.epoch("nightly"), epoch, "the epoch of that name")
+    trial.equal((await trial.record(epoch)).opened_at, opened_at, "opened_at")
     view = await trial.view()
     trial.equal((view.unfinished, view.ends.get(a)), ({b}, "committed"), "unfinished messages, and the end of a")
     versions = (view.version("r", epoch.number), view.version("global"), view.resources[None, "global"].value)

@@ -40,6 +40,7 @@ from naviscope_spi.errors import (
 )
 from naviscope_spi.execution import (
     AppliesInside,
+    ChecksMessages,
     Clock,
     CommitBatch,
     CommitsEpochs,
@@ -122,6 +123,7 @@ __all__ = [
     "AppliesInside",
     "BadEnd",
     "CaughtUp",
+    "ChecksMessages",
     "Clock",
     "CommitBatch",
     "CommitSink",

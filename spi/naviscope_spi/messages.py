@@ -174,6 +174,11 @@ class Message(Generic[P_co]):
         put(message, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
         return message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For executors that work in other processes: the view of the headers cannot be copied, what it shows can.
+        fields = (self.id, self.payload, self.kind, self.depends_on, self.key, self.priority)
+        return type(self).known, (*fields, self.not_before, self.expires_at, dict(self.headers))
+
     def outline(self) -> Message[None]:
         """Return the message without its payload: all that decisions need."""
         put = object.__setattr__

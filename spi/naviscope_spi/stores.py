@@ -337,7 +337,17 @@ class EpochOptions:
 
 @frozen
 class EpochRecord:
-    """An epoch as the store has it. `succeeded` is known once it has completed."""
+    """An epoch as the store has it.
+
+    Attributes:
+        key: its number and name.
+        state: open, sealed, completed or repairing.
+        options: as it was opened with.
+        cancel_requested: whether its cancellation was asked for.
+        succeeded: known once it has completed.
+        report: kept with its completion.
+        opened_at, sealed_at: wall-clock times; None if not, or if an older version of the store did not note it.
+    """
 
     key: EpochKey
     state: EpochState
@@ -345,6 +355,8 @@ class EpochRecord:
     cancel_requested: bool = False
     succeeded: bool | None = None
     report: bytes = b""
+    opened_at: float | None = None
+    sealed_at: float | None = None
 
 
 # Facts: what `facts` yields. One class for each, so that a reader can match on the type.

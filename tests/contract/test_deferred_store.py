@@ -263,6 +263,16 @@ class CancelsWithoutSealing(Ledger):
         return record
 
 
+@breaks("an_epoch_knows_its_times")
+class ForgetsWhenItWasSealed(Ledger):
+    def mark_epoch(self, key, mark):
+        before = self._known(key).record.state
+        record = super().mark_epoch(key, mark)
+        if mark == "cancel" and before == "sealed":
+            record = self._known(key).record = evolve(record, sealed_at=None)
+        return record
+
+
 @breaks("an_epoch_completes_once")
 class TakesASecondReport(Ledger):
     def _change_epoch(self, step, change):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -116,6 +117,5 @@ async def test_explain_says_which_gate_holds_a_message_and_until_when():
     ],
 )
 def test_impossible_limits_are_refused_when_they_are_made(make, said):
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=re.escape(said)):
         make()
-    assert said in str(caught.value)

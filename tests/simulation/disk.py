@@ -103,6 +103,10 @@ class SimulatedDisk:
         """Return how SQLite calls a file of this disk, with `vfs=VFS_NAME`."""
         return f"/{self._number}/{name}"
 
+    def put(self, name: str, content: bytes) -> None:
+        """Put a file there, as if it had been there for long."""
+        self._files[name] = self._durable_names[name] = File(content)
+
     def power_on(self) -> None:
         """Seed SQLite's random numbers, so that a run is repeated byte by byte. Call it before a run."""
         source = _Seeding(random.Random(self._seed))

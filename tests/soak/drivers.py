@@ -12,6 +12,7 @@ from attrs import frozen
 from tests.durability.sink_scenario import SinkScenario
 from tests.durability.store_scenario import StoreScenario
 from tests.durability.sweep import shown, sweep
+from tests.durability.upgrade_scenario import OLDER, UpgradeScenario
 from tests.model.core_world import CoreWorld
 from tests.model.programs import generate
 from tests.model.reference import Model
@@ -51,12 +52,12 @@ def play_runtime(seed: int) -> int:
 
 
 def play_disk(seed: int) -> int:
-    """Kill, cut the power and fail at one of the I/O operations of the store and of the SQLite sink.
+    """Kill, cut the power and fail at one of the I/O operations of the store, of an upgrade and of the SQLite sink.
 
     Consecutive seeds take consecutive operations, and every seventh cuts the recovery too.
     """
     images = 0
-    for scenario in (StoreScenario(), SinkScenario()):
+    for scenario in (StoreScenario(), SinkScenario(), *(UpgradeScenario(*older) for older in OLDER)):
         found = sweep(
             scenario,
             stride=MOST_OPERATIONS,

@@ -12,6 +12,7 @@ from typing import Any
 from naviscope_ingest.stores.sqlite.errors import (
     NewerFormat,
     NotAStore,
+    OlderFormat,
     StoreClosed,
     StoreCorrupt,
     StoreFull,
@@ -25,6 +26,7 @@ from naviscope_ingest.stores.sqlite.transaction import Transaction
 __all__ = [
     "NewerFormat",
     "NotAStore",
+    "OlderFormat",
     "SqliteStatistics",
     "SqliteStore",
     "StoreClosed",

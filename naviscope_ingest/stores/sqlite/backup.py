@@ -22,7 +22,8 @@ class Copy:
     """A copy that is being made. Until it is whole it has another name.
 
     What is written while it is made is copied too, since it comes through the same connection. The session of the
-    running process is left in the copy: whoever opens that is not told of a crash.
+    running process is left in the copy: whoever opens that is not told of a crash. And the copy knows that it is one,
+    because whoever goes on from it must not give numbers to epochs that the original has given since.
     """
 
     def __init__(self, ledger: Ledger, path: str) -> None:
@@ -42,24 +43,25 @@ class Copy:
         if not self._backup.step(_PAGES):
             return False
         self._backup.finish()
-        self._leave(ledger)
+        self._mark(ledger)
         self._target.close()
         with self._partial.open("rb") as file:
             os.fsync(file.fileno())
         self._partial.rename(self._path)
         return True
 
-    def _leave(self, ledger: Ledger) -> None:
+    def _mark(self, ledger: Ledger) -> None:
         # Without a log the copy is one file, and can be read where nobody may write.
         self._target.execute("pragma journal_mode = delete").fetchall()
         mine = ledger.on(self._target)
         mine.load()
+        self._target.execute("begin immediate")
+        mine.begin_group()
         if mine.state.token is not None:
-            self._target.execute("begin immediate")
-            mine.begin_group()
             leave(mine, Session(mine.state.token, None))
-            mine.flush()
-            self._target.execute("commit")
+        mine.state.is_copy = 1
+        mine.flush()
+        self._target.execute("commit")
 
     def close(self) -> None:
         """End it, whole or not."""

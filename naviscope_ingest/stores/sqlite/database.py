@@ -74,7 +74,8 @@ class Database:
         Raises:
             NotAStore: it is something else.
             NewerFormat: it was written by a later version.
-            StoreCorrupt: it is truncated.
+            OlderFormat: it would have to be upgraded, and is only read.
+            StoreCorrupt: it is truncated, or a row that an upgrade has to write anew is damaged.
         """
         if self.vfs is None:
             _look_at(Path(self.path), len(self.scripts))
@@ -126,13 +127,12 @@ class Database:
         # Pages that were read are checked; a changed cell size is an error and not a wrong row.
         connection.execute("pragma cell_size_check = on").fetchall()
         connection.execute("pragma cache_size = -16000")
-        if self.read_only:
-            upgrade(connection, self.path, self.scripts, is_writable=False)
-            return
-        # A file of somebody else must not be turned into a WAL database.
-        upgrade(connection, self.path, self.scripts, is_writable=True)
-        answer = connection.execute("pragma journal_mode = wal").fetchall()
         connection.wal_autocheckpoint(0)
+        # A file of somebody else must not be turned into a WAL database.
+        upgrade(connection, self.path, self.scripts, is_writable=not self.read_only)
+        if self.read_only:
+            return
+        answer = connection.execute("pragma journal_mode = wal").fetchall()
         connection.set_wal_hook(self._note_wal)
         if answer != [("wal",)] or connection.wal_checkpoint()[1] == -1:
             raise StoreFailed(
@@ -231,8 +231,8 @@ def _look_at(path: Path, known: int) -> None:
 
 
 def _check_size(path: Path, header: bytes, size: int) -> None:
-    """Refuse a file that is shorter than it says, unless its log may have the rest."""
-    if has_log(path, None):
+    """Refuse a file that is shorter than it says, unless its log or its journal may have the rest."""
+    if has_log(path, None) or Path(f"{path}-journal").exists():
         return
     page = int.from_bytes(header[16:18], "big")
     pages = int.from_bytes(header[28:32], "big")

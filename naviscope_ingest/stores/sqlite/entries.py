@@ -29,6 +29,7 @@ class State:
     fence: int | None = None
     who: str | None = None
     since: float | None = None
+    is_copy: int = 0
 
     def row(self) -> tuple[Any, ...]:
         """Return its columns, the hash last."""
@@ -56,6 +57,8 @@ class EpochRow:
     unfinished: int = 0
     letters: int = 0
     first_seq: int | None = None
+    opened_at: float | None = None
+    sealed_at: float | None = None
     mark: int | None = None
 
     @property
@@ -73,6 +76,8 @@ class EpochRow:
             cancel_requested=bool(self.cancel),
             succeeded=None if self.succeeded is None else bool(self.succeeded),
             report=self.report,
+            opened_at=self.opened_at,
+            sealed_at=self.sealed_at,
         )
 
     def values(self) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from naviscope_spi import StoreFailed, StoreRefused
 __all__ = [
     "NewerFormat",
     "NotAStore",
+    "OlderFormat",
     "StoreClosed",
     "StoreCorrupt",
     "StoreFull",
@@ -42,6 +43,24 @@ class NewerFormat(StoreRefused):
         super().__init__(
             f"{path} has format {found}, and this version knows formats up to {known}: open it with the version that "
             "wrote it, or a later one"
+        )
+        self.found = found
+        self.known = known
+
+
+class OlderFormat(StoreRefused):
+    """The file was written by an earlier version of the library, and was opened to be read. It was not touched.
+
+    Args:
+        path: the file.
+        found: its format.
+        known: the format that this version reads.
+    """
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} has format {found}, and this version reads format {known}: open it, or a copy of it, without "
+            "read_only=True, which upgrades it"
         )
         self.found = found
         self.known = known

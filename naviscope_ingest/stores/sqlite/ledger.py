@@ -35,6 +35,9 @@ _EPOCHS = 1_000
 # How many rows one statement inserts: each statement lets go of the interpreter, and gets it back when others let it.
 _ROWS = 50
 
+# How many numbers of epochs a copy leaves out at least, where the clock does not say more.
+_NUMBERS = 1_000_000
+
 
 class Ledger:
     """What the writer knows, and short ways to change rows.
@@ -192,6 +195,16 @@ class Ledger:
         row = self.state.row()
         marks = ", ".join("?" * len(row))
         self.connection.execute(f"insert or replace into state values (1, {marks})", row)  # noqa: S608 - question marks
+
+    def go_on_from_copy(self) -> None:
+        """See to it that a copy gives no epoch a number that the original, or another copy, has given since.
+
+        Numbers go on from the time in microseconds: nobody opens epochs faster than that. The id of the store stays:
+        what the copy has as unfinished may have been committed since, and a ledger elsewhere knows it by its task key.
+        """
+        if self.state.is_copy:
+            self.state.is_copy = 0
+            self.state.last_epoch = max(self.state.last_epoch + _NUMBERS, int(self.wall() * 1_000_000))
 
     def tell(self, bodies: Iterable[FactBody] = ()) -> Position:
         """End an atomic step that changed something."""

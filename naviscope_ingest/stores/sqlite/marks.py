@@ -17,7 +17,7 @@ import msgspec
 
 from naviscope_ingest.stores.sqlite.queries import fetch
 
-__all__ = ["Sums", "Totals", "mark_of"]
+__all__ = ["Sums", "Totals", "mark_of", "sum_as_bytes"]
 
 _WRAP = 1 << 128
 _encode = msgspec.msgpack.Encoder().encode
@@ -27,6 +27,11 @@ Totals: TypeAlias = dict[str, tuple[int, int]]
 def mark_of(*parts: object) -> int:
     """Return the hash of a row: of the name of its table, its key and its content, as a signed integer of 64 bits."""
     return int.from_bytes(blake2b(_encode(parts), digest_size=8).digest(), "big", signed=True)
+
+
+def sum_as_bytes(total: int) -> bytes:
+    """Return a sum of hashes as it is written."""
+    return (total % _WRAP).to_bytes(16, "big")
 
 
 class Sums:
@@ -74,6 +79,6 @@ class Sums:
         """Write those that changed."""
         changed = [(name, *now) for name, now in self._totals.items() if self._written.get(name) != now]
         if changed:
-            rows = [(name, amount, total.to_bytes(16, "big")) for name, amount, total in changed]
+            rows = [(name, amount, sum_as_bytes(total)) for name, amount, total in changed]
             connection.executemany("insert or replace into sums values (?, ?, ?)", rows)
         self._written = dict(self._totals)

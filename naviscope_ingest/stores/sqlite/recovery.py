@@ -15,7 +15,7 @@ import apsw
 import msgspec
 
 from naviscope_ingest._encoding import Scribe, decode_depends_on
-from naviscope_ingest.stores.sqlite.entries import EpochRow
+from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, EpochRow
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import messages_named
 from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS
@@ -39,10 +39,7 @@ __all__ = ["recovery"]
 
 # How many rows one chunk has. The writer does nothing else while it reads one.
 _CHUNK = 1_000
-_EPOCHS = (
-    "select number, name, state, options, cancel, succeeded, report, completed_at, prune_at, freed, unfinished,"
-    " letters, first_seq, mark from epochs where number > ? order by number limit ?"
-)
+_EPOCHS = f"select {', '.join(EPOCH_COLUMNS)}, mark from epochs where number > ? order by number limit ?"  # noqa: S608
 _MESSAGES = (
     "select m.seq, m.epoch, m.at, m.id, m.head, m.rest, e.seq is null, p.added from messages m"
     " join epochs on epochs.number = m.epoch and not epochs.freed"

@@ -113,7 +113,7 @@ def open_epoch(ledger: Ledger, name: str | None, options: EpochOptions) -> Epoch
     encoded = encode_options(options)
     ledger.state.last_epoch += 1
     number = ledger.state.last_epoch
-    row = EpochRow(number, name or _unused_name(ledger, number), "open", encoded)
+    row = EpochRow(number, name or _unused_name(ledger, number), "open", encoded, opened_at=ledger.now)
     ledger.add_epoch(row)
     ledger.tell([EpochOpened(row.record)])
     return row.record
@@ -133,6 +133,8 @@ def mark_epoch(ledger: Ledger, key: EpochKey, mark: Literal["seal", "cancel"]) -
     state = "sealed" if row.state == "open" else row.state
     if row.state != "completed" and (state, cancel) != (row.state, row.cancel):
         row = ledger.changing(row)
+        if row.state == "open":
+            row.sealed_at = ledger.now
         row.state, row.cancel = state, cancel
         ledger.tell([EpochMarked(row.record)])
     return row.record

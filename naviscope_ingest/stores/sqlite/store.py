@@ -131,6 +131,7 @@ class SqliteStore(Generic[P]):
             StoreLocked: another process has the file; the error says who.
             NotAStore: the file is something else.
             NewerFormat: a later version of the library wrote it.
+            OlderFormat: an earlier version wrote it, and it is opened with `read_only`.
             StoreCorrupt: it is damaged.
             StoreUnavailable: it cannot be opened or made.
             StoreFull: the disk is full.
@@ -166,10 +167,12 @@ class SqliteStore(Generic[P]):
             database.prepare = self._protect
             database.open()
             ledger.load()
-            if ledger.state.commits == 0 and not database.read_only:
-                # The first commit makes the store's id last.
+            state = ledger.state
+            if (state.commits == 0 or state.is_copy) and not database.read_only:
+                # The first commit makes the store's id last, and that of a copy the numbers of its epochs.
                 database.connection.execute("begin immediate")
                 ledger.begin_group()
+                ledger.go_on_from_copy()
                 ledger.flush()
                 database.connection.execute("commit")
         except apsw.Error as exc:

@@ -38,6 +38,9 @@ OUR_TABLES = frozenset(
         "pruned",
     )
 )
+OUR_PREFIX = "naviscope_"
+"""How tables of ours are called that later formats bring: no user has one of that name."""
+
 _REFUSED = frozenset(
     (
         apsw.SQLITE_TRANSACTION,
@@ -81,7 +84,7 @@ class Authorizer:
         if not self._is_guest:
             return apsw.SQLITE_OK
         table = two if action in _SECOND else one
-        if action in _REFUSED or (table is not None and table.lower() in OUR_TABLES and action != apsw.SQLITE_FUNCTION):
+        if action in _REFUSED or (table is not None and action != apsw.SQLITE_FUNCTION and _is_ours(table.lower())):
             return apsw.SQLITE_DENY
         return apsw.SQLITE_OK
 
@@ -93,6 +96,10 @@ class Authorizer:
             yield
         finally:
             self._is_guest = False
+
+
+def _is_ours(table: str) -> bool:
+    return table in OUR_TABLES or table.startswith(OUR_PREFIX)
 
 
 class Transaction:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from naviscope_ingest.stores.sqlite.entries import State
+from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, State
 from naviscope_ingest.stores.sqlite.marks import Sums, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 
@@ -27,11 +27,7 @@ class _Table(NamedTuple):
 
 
 _TABLES = (
-    _Table(
-        "epochs",
-        "number, name, state, options, cancel, succeeded, report, completed_at, prune_at, freed, unfinished, letters,"
-        " first_seq",
-    ),
+    _Table("epochs", ", ".join(EPOCH_COLUMNS)),
     _Table("messages", "seq, epoch, id, at, head, rest, codec, payload"),
     _Table("stages", "first, last, parent, epoch, state, at"),
     _Table("staged", "seq, parent, epoch, id, at, head, rest, codec, payload"),
@@ -40,6 +36,7 @@ _TABLES = (
     _Table("claims", "number, seqs"),
     _Table("resources", "scope, name, version, value", key=2),
     _Table("records", "space, key, value", key=2),
+    _Table("naviscope_uniques", "kind, id, until, seq", key=2),
 )
 
 
@@ -109,4 +106,4 @@ def _name(names: Sequence[str], values: Sequence[Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in zip(names[:4], values[:4], strict=True) if name in _NAMING)
 
 
-_NAMING = ("seq", "first", "number", "name", "epoch", "id", "scope", "space", "key")
+_NAMING = ("seq", "first", "number", "name", "epoch", "id", "scope", "space", "key", "kind")

@@ -18,8 +18,8 @@ from naviscope_ingest.stores.sqlite import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, load_scripts, upgrade
-from naviscope_spi import EpochOptions, Message, Resource, Settlement, StoreFailed
+from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, load_scripts
+from naviscope_spi import EpochOptions, Message, Resource, Settlement
 from tests.unit.stores.sqlite.faults import FaultyDisk, Times
 
 
@@ -176,37 +176,6 @@ async def test_the_lock_of_a_dead_process_does_no_harm(tmp_path):
     path.with_name("a.db.lock").write_text('{"pid": 1, "host": "gone", "who": "dead", "since": 0}')
     async with SqliteStore.open(path):
         assert str(os.getpid()) in path.with_name("a.db.lock").read_text()
-
-
-async def test_an_older_format_is_upgraded(tmp_path, monkeypatch):
-    path = tmp_path / "old.db"
-    await make_store(path)
-    newer = [*load_scripts(), "create table later (x integer) strict; insert into later select count(*) from messages"]
-    monkeypatch.setattr("naviscope_ingest.stores.sqlite.store.Database", later_database(newer))
-    async with SqliteStore.open(path) as store:
-        assert await store.verify() == []
-        assert store._ledger.connection.execute("select x from later").fetchall() == [(200,)]
-        assert store._ledger.connection.pragma("user_version") == len(newer)
-
-
-async def test_an_upgrade_that_fails_changes_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "old.db"
-    await make_store(path)
-    broken = [*load_scripts(), "create table later (x); create table messages (x)"]
-    monkeypatch.setattr("naviscope_ingest.stores.sqlite.store.Database", later_database(broken))
-    await refuses(path, StoreFailed)
-
-
-def later_database(scripts):
-    from naviscope_ingest.stores.sqlite.database import Database
-
-    return lambda path, vfs, read_only: Database(path, vfs, read_only, scripts)
-
-
-def test_the_scripts_are_of_the_format():
-    connection = apsw.Connection(":memory:")
-    assert upgrade(connection, "x", load_scripts(), is_writable=True) is None
-    assert upgrade(connection, "x", load_scripts(), is_writable=True) == len(load_scripts())
 
 
 async def test_a_backup_is_made_while_work_goes_on_and_opens_read_only(tmp_path):

@@ -23,11 +23,12 @@ from naviscope_spi import (
 
 
 class Clock:
+    """Goes on with each step, and is the same for both stores."""
+
     def __init__(self):
         self.now = 1_000.0
 
     def wall(self):
-        self.now += 1.0
         return self.now
 
     monotonic = wall
@@ -36,8 +37,9 @@ class Clock:
 class Twins:
     """Two stores that are asked the same. The answers of the first are compared with those of the second."""
 
-    def __init__(self, seed, memory, sqlite):
+    def __init__(self, seed, memory, sqlite, clock):
         self.chance = random.Random(seed)
+        self.clock = clock
         self.stores = (memory, sqlite)
         self.joined = []
         self.sessions = ()
@@ -73,6 +75,7 @@ class Twins:
     async def step(self):
         actions = [self.open, self.put, self.put, self.claim, self.claim, self.settle, self.settle, self.settle]
         actions += [self.mark, self.complete, self.stage, self.join, self.notify]
+        self.clock.now += 1.0
         await self.chance.choice(actions)()
 
     async def open(self):
@@ -228,9 +231,10 @@ def shown(view):
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_both_stores_do_the_same(seed, tmp_path):
-    options = {"store_id": "twins", "clock": Clock()}
+    clock = Clock()
+    options = {"store_id": "twins", "clock": clock}
     async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
-        twins = Twins(seed, MemoryStore(store_id="twins", clock=Clock()), sqlite)
+        twins = Twins(seed, MemoryStore(**options), sqlite, clock)
         await twins.join()
         for number in range(150):
             await twins.step()
@@ -250,6 +254,7 @@ class StagingTwins(Twins):
 
     async def step(self):
         actions = [self.put, self.claim, self.stage, self.stage, self.stage, self.stage, self.commit, self.settle]
+        self.clock.now += 1.0
         await self.chance.choice(actions)()
         if self.chance.random() < 0.03:
             await self.join()
@@ -282,9 +287,10 @@ class StagingTwins(Twins):
 async def test_both_stores_stage_the_same(seed, tmp_path, monkeypatch):
     # Messages that were staged in vain are deleted one by one, and get in the way of others meanwhile.
     monkeypatch.setattr(retention, "_STEP", 1)
-    options = {"store_id": "twins", "clock": Clock()}
+    clock = Clock()
+    options = {"store_id": "twins", "clock": clock}
     async with SqliteStore.open(tmp_path / "a.db", runner="inline", **options) as sqlite:
-        twins = StagingTwins(seed, MemoryStore(store_id="twins", clock=Clock()), sqlite)
+        twins = StagingTwins(seed, MemoryStore(**options), sqlite, clock)
         await twins.join()
         await twins.open()
         for number in range(200):

@@ -1,0 +1,37 @@
+"""Writes the files of the present format: `python -m tests.formats`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import trio
+
+from naviscope_ingest.sinks import SqliteSink
+from naviscope_ingest.stores.sqlite.schema import load_scripts
+from tests.durability.store_scenario import FIRST, SCHEMA, Desk, StoreScenario
+from tests.formats import CALLS, keep_files
+from tests.simulation.disk import SimulatedDisk
+
+
+async def work(disk: SimulatedDisk, folder: Path) -> dict[str, dict[str, bytes]]:
+    """Play the script, and return what is found at its end."""
+    async with StoreScenario().open(disk) as store, store.join("script") as session:
+        desk = Desk(store, session, SqliteSink(schema=SCHEMA))
+        for call in FIRST[:CALLS]:
+            await call(desk)
+        killed = {name: disk.content(name) for name in disk.names()}
+        await store.backup(str(folder / "ingest.db"))
+        return {"killed": killed, "copy": {"ingest.db": (folder / "ingest.db").read_bytes()}}
+
+
+def main() -> None:
+    number = len(load_scripts())
+    with tempfile.TemporaryDirectory() as folder:
+        for which, contents in trio.run(work, SimulatedDisk(), Path(folder)).items():
+            keep_files(number, which, contents)
+            print(f"format {number}, {which}: {', '.join(contents)}")
+
+
+if __name__ == "__main__":
+    main()
