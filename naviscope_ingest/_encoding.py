@@ -8,6 +8,7 @@ nothing in them that could be executed. Durable stores keep messages so, and rec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -22,6 +23,7 @@ from naviscope_spi import (
     OnEpoch,
     OnMessage,
     OnResource,
+    OnUnresolved,
     PayloadCodec,
     PayloadNotDecodable,
     PayloadNotEncodable,
@@ -69,7 +71,7 @@ def _dependency(plain: str | list[Any]) -> str | Dependency:
         case "m":
             return OnMessage(id=rest[0], epoch_name=rest[1], **policy)
         case "r":
-            return OnResource(name=rest[0], min_version=rest[1], external=rest[2], **policy)
+            return _resource(tuple(words), timeout, on_unresolved, rest[1], rest[2]).named(rest[0])
         case "b":
             return OnBarrier(kind=rest[0], **policy)
         case "e":
@@ -78,6 +80,21 @@ def _dependency(plain: str | list[Any]) -> str | Dependency:
             return AnyOf(members=tuple(_dependency(each) for each in rest[0]), at_least=rest[1], **policy)
         case _:
             raise ValueError(f"a dependency of the unknown sort {code!r}")
+
+
+@lru_cache(_MAX_CACHED)
+def _resource(
+    words: tuple[Any, ...], timeout: float | None, on_unresolved: OnUnresolved | None, min_version: int, external: bool
+) -> OnResource:
+    """Return a dependency on some resource. There are few policies for many names."""
+    return OnResource(
+        name="any",
+        min_version=min_version,
+        external=external,
+        otherwise=Words(*words),
+        timeout=timeout,
+        on_unresolved=on_unresolved,
+    )
 
 
 def encode_depends_on(depends_on: DependsOn) -> bytes:

@@ -2,7 +2,7 @@
 
 Plain synchronous classes: no await, clock, randomness or I/O. From the ground up:
 
-- nodes, terms: a message, and how its dependencies stand;
+- outlines, nodes, terms: what is kept of a message, where it stands, and how its dependencies do;
 - timers, barriers, resources, epochs: what else it may wait for;
 - graph: who waits for whom; lanes, schedule: who starts next;
 - transitions: the states, and the only place where they change;

@@ -303,9 +303,7 @@ class Branches:
     def reopen(self, gate: Gate) -> None:
         """Let what is parked at a gate take part again. What finds it closed parks again, in the same order."""
         parked, gate.parked = gate.parked, []
-        if gate.alarm is not None:
-            self._timers.drop(gate.alarm)
-            gate.alarm = None
+        self._call_off(gate)
         for branch in parked:
             branch.gate = None
             if branch.has_entries():
@@ -343,11 +341,18 @@ class Branches:
 
     def ring_for(self, gate: Gate, at: float) -> None:
         """Look at a gate again when that time has come."""
+        if gate.alarm is not None and gate.alarm <= at:
+            return
+        self._call_off(gate)
+        self._regulation.alarm(gate)
+        gate.alarm = at
+        self._timers.set(at, TimerKind.GATE, gate.number)
+
+    def _call_off(self, gate: Gate) -> None:
         if gate.alarm is not None:
-            if gate.alarm.when <= at:
-                return
-            self._timers.drop(gate.alarm)
-        gate.alarm = self._timers.set(at, TimerKind.GATE, 0, gate)
+            self._timers.drop(gate.alarm, TimerKind.GATE, gate.number)
+            del self._regulation.alarmed[gate.number]
+            gate.alarm = None
 
     def _list(self, branch: Branch) -> None:
         """Let a branch take part in turns, and all it is a part of."""

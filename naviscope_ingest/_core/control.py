@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from naviscope_ingest._core.gates import Door, DoorKind, Gate, Hold
+from naviscope_ingest._core.gates import Door, DoorKind, Hold
 from naviscope_ingest._core.limits import Limit
 from naviscope_ingest._core.nodes import Node, State
 from naviscope_ingest._core.regulation import Regulation
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from naviscope_ingest._core.epochs import EpochTracker
+    from naviscope_ingest._core.outlines import Outlines
     from naviscope_ingest._core.transitions import Transitions
 
 __all__ = ["Control"]
@@ -22,8 +23,9 @@ __all__ = ["Control"]
 class Control:
     """Changes what may start. Nothing is regulated before the first change."""
 
-    def __init__(self, transitions: Transitions) -> None:
+    def __init__(self, transitions: Transitions, outlines: Outlines | None) -> None:
         self._transitions = transitions
+        self._outlines = outlines
 
     @property
     def is_on(self) -> bool:
@@ -50,6 +52,8 @@ class Control:
 
     def put(self, limit: Limit) -> None:
         """Add a limit, or change the number of one that is there."""
+        if self._outlines is not None and limit.by is not None and limit.by.startswith("headers."):
+            self._outlines.keeps_headers = True
         regulation = self._regulation()
         is_known = limit.name in regulation.limits
         regulation.put(limit, self._transitions.now)
@@ -144,9 +148,11 @@ class Control:
 
     # What gates do
 
-    def on_time(self, gate: Gate) -> None:
+    def on_time(self, number: int) -> None:
         """Let a gate act whose time has come."""
-        gate.alarm = None
+        gate = self._transitions.schedule.gate(number)
+        if gate is None:
+            return
         gate.on_time(self._transitions.now)
         if isinstance(gate, Door) and self._transitions.schedule.regulation is not None:
             self._transitions.schedule.regulation.doors_changed()

@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
-from naviscope_ingest._core.gates import Gate
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
 from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.outlines import Outlines
 from naviscope_ingest._core.replay import closure, revive
 from naviscope_ingest._core.schedule import Schedule
-from naviscope_ingest._core.terms import Term
-from naviscope_ingest._core.timers import TimerKind
+from naviscope_ingest._core.timers import Timer, TimerKind
 from naviscope_ingest._core.transitions import Decisions, Transitions
 from naviscope_spi import (
     AnyOf,
@@ -56,6 +55,7 @@ class Core:
         stall_grace: seconds before that happens.
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
+        keeps_outlines: whether to keep of messages only what decisions need, for they are kept elsewhere.
         ageing: how many seconds of being ready are worth one priority.
 
     Attributes:
@@ -71,13 +71,15 @@ class Core:
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
         ageing: float = 60.0,
+        keeps_outlines: bool = False,
     ) -> None:
         self._transitions = Transitions(derives, ageing)
-        self.control = Control(self._transitions)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
         self._max_deferrals = max_deferrals
+        self._outlines = Outlines() if keeps_outlines else None
+        self.control = Control(self._transitions, self._outlines)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -192,7 +194,7 @@ class Core:
         self._transitions.epochs[number] = epoch
         deadline = record.options.deadline
         if deadline is not None and deadline > self.now:
-            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number, epoch)
+            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number)
         elif deadline is not None and record.state in ("open", "sealed") and epoch.verdict is None:
             epoch.verdict = "expired"
         self._graph.epoch_opened(epoch)
@@ -305,13 +307,18 @@ class Core:
                 transitions.make_ready(node)
         if late:
             transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
+        if self._outlines is not None:
+            for seq, message in zip(seqs, messages, strict=True):
+                accepted = nodes.get(seq)
+                if accepted is not None and accepted.message is message:
+                    accepted.message = self._outlines.of(message)
         transitions.touch(epoch)
 
     def _is_late(self, node: Node, expires_at: float) -> bool:
         """Tell whether a new message has expired; otherwise set the timer for it."""
         if expires_at <= self.now and not self._graph.is_recovering:
             return True
-        self._transitions.timers.set_for(node, expires_at, TimerKind.EXPIRY)
+        self._transitions.timers.set(expires_at, TimerKind.EXPIRY, node.seq)
         return False
 
     def claim(self, seqs: Iterable[Seq], *, takes_lane: bool = True) -> None:
@@ -330,7 +337,7 @@ class Core:
                 # Only the fact of another leader says so: it knew more than was folded here so far.
                 self._graph.close_case(node)
                 node.epoch.waiting -= 1
-            transitions.timers.drop_all(node, TimerKind.START)
+            transitions.undelay(node)
             node.state = State.RUNNING
             node.since = transitions.now
             if takes_lane:
@@ -359,7 +366,7 @@ class Core:
         seqs: Sequence[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
-        ready: Iterable[tuple[int, Resource]] = (),
+        ready: Sequence[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
         ended: Iterable[tuple[Ended, str]] = (),
     ) -> None:
@@ -375,8 +382,8 @@ class Core:
         # Derived messages first: otherwise the epoch could be seen without unfinished messages.
         for number, new, messages in derived:
             self._accept(self._epoch(number), new, messages)
-        for number, resource in ready:
-            self._graph.provided(number, resource)
+        if ready:
+            self._transitions.provide(ready)
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
         tell, freed = graph.committed, graph.freed
@@ -385,8 +392,15 @@ class Core:
             if node is None or node.state is is_ended:
                 continue
             del nodes[seq]
-            epoch, message_id = node.epoch, node.message.id
-            if node.state is committing and node.rare is None and node.message.key is None and epoch.kinds is None:
+            epoch, message = node.epoch, node.message
+            message_id = message.id
+            if (
+                node.state is committing
+                and node.rare is None
+                and message.key is None
+                and message.expires_at is None
+                and epoch.kinds is None
+            ):
                 # What `retire` would do for a message that is in nothing else.
                 node.state = is_ended
                 node.since = now
@@ -511,7 +525,7 @@ class Core:
 
     def provide(self, resource: Resource, number: int | None = None) -> None:
         """Learn of a resource, in the scope of an epoch or everywhere."""
-        self._graph.provided(number, resource)
+        self._transitions.provide([(number, resource)])
         self._transitions.settle()
 
     def forget_resource(self, name: str) -> None:
@@ -559,7 +573,7 @@ class Core:
         transitions.now = max(transitions.now, now)
         if transitions.timers:
             while (timer := transitions.timers.pop_due(transitions.now)) is not None:
-                self._fire(timer.kind, timer.subject)
+                self._fire(timer)
                 transitions.settle()
         self.look()
 
@@ -571,18 +585,22 @@ class Core:
         decisions = transitions.decisions
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
-    def _fire(self, kind: TimerKind, subject: EpochTracker | Gate | Node | Term) -> None:
-        if isinstance(subject, Gate):
-            self.control.on_time(subject)
-        elif isinstance(subject, EpochTracker):
-            if not subject.is_completed and subject.verdict is None:
-                self._transitions.condemn(subject, "expired", "the deadline of the epoch passed")
-        elif isinstance(subject, Term):
-            self._graph.timed_out(subject)
-        elif kind is TimerKind.START:
-            self._transitions.start_again(subject)
-        elif subject.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
-            self._transitions.decide(subject, "expired", "its expires_at passed before it could run")
+    def _fire(self, timer: Timer) -> None:
+        if timer.kind is TimerKind.GATE:
+            self.control.on_time(timer.number)
+            return
+        if timer.kind is TimerKind.DEADLINE:
+            epoch = self.epochs.get(timer.number)
+            if epoch is not None and not epoch.is_completed and epoch.verdict is None:
+                self._transitions.condemn(epoch, "expired", "the deadline of the epoch passed")
+            return
+        node = self._nodes[Seq(timer.number)]
+        if timer.kind is TimerKind.TIMEOUT:
+            self._graph.timed_out(node, timer.root)
+        elif timer.kind is TimerKind.START:
+            self._transitions.start_again(node)
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
+            self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions
 
@@ -636,9 +654,9 @@ class Core:
         node.epoch.verdict = None if node.epoch.verdict == "expired" else node.epoch.verdict
         # Whoever replayed it after it had expired meant it to run.
         rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
-        if rare.has_outlived:
-            self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
-        if node.case is not None:
+        if node.message.expires_at is not None and rare.has_outlived:
+            self._transitions.timers.drop(node.message.expires_at, TimerKind.EXPIRY, seq)
+        if node.case is not None or node.resource is not None:
             # Timeouts began again with the run.
             self._graph.close_case(node)
             self._graph.open_case(node, node.message.depends_on, self.now)

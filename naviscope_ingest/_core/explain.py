@@ -201,7 +201,7 @@ class _Reasons:
         return [Reason("ended", f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": "))]
 
     def _counting(self, node: Node) -> Iterator[Reason]:
-        passing = Case(node)
+        passing = Case(node, node.since)
         for each in node.message.depends_on:
             if each not in node.epoch.done:
                 yield self._open(Term(passing, each))

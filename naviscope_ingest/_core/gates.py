@@ -23,7 +23,6 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from naviscope_ingest._core.branches import Branch
-    from naviscope_ingest._core.timers import Timer
 
 __all__ = ["MANY", "Bucket", "CapGate", "Door", "DoorKind", "Gate", "Hold", "HoldKind", "RateGate", "Ticket"]
 
@@ -67,15 +66,17 @@ class Gate:
 
     Attributes:
         parked: branches of the order that found it closed.
-        alarm: the timer that opens it, if time does.
+        alarm: when it is looked at again, if time opens it.
+        number: what timers call it, once one was set.
         users: how many leaves of the order it belongs to, if it is one of many that are made on demand.
     """
 
-    __slots__ = ("alarm", "parked", "users")
+    __slots__ = ("alarm", "number", "parked", "users")
 
     def __init__(self) -> None:
         self.parked: list[Branch] = []
-        self.alarm: Timer | None = None
+        self.alarm: float | None = None
+        self.number = 0
         self.users = 0
 
     def room(self, now: float) -> int:

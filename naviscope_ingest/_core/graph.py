@@ -1,8 +1,9 @@
 """The dependency graph: who waits for whom, and what an end tells those who wait.
 
-Each edge costs O(1) when it is made and O(1) when its target ends. The common edge, a plain id of the same epoch, is an
-entry in the parent's list of waiters and a count in the child. Everything else is a term of a case. A child that counts
-gets a case at the first sign of trouble; its old entries stay in the lists and do nothing (see `NEVER`).
+Each edge costs O(1) when it is made and O(1) when its target ends. The common edge, a plain id of the same epoch or one
+resource, is an entry in the target's list of waiters and a count in the child. Everything else is a term of a case. A
+child that counts gets a case at the first sign of trouble; its old entries stay in the lists and do nothing (see
+`NEVER`).
 
 The status of a message or epoch dependency follows its target for as long as the child waits: a replayed parent is open
 again. Resources and barriers stay satisfied once they were.
@@ -30,7 +31,7 @@ class Graph:
 
     Attributes:
         names: the kept epoch of each name.
-        freed: counting nodes whose last parent has committed.
+        freed: counting nodes whose last parent has committed, or whose resource is there.
         disputed: cases to be judged.
         barriers: barriers that got their first waiter.
         hands_over: whether any message ever passed a dependency, or a value was left.
@@ -58,7 +59,10 @@ class Graph:
         missing = 0
         for dependency in node.message.depends_on:
             if type(dependency) is not str:
-                self.open_case(node, node.message.depends_on, now)
+                if type(dependency) is OnResource and len(node.message.depends_on) == 1:
+                    self._count_resource(node, dependency)
+                else:
+                    self.open_case(node, node.message.depends_on, now)
                 return
             if dependency in done:
                 continue
@@ -77,25 +81,54 @@ class Graph:
             missing += 1
         node.missing = missing
 
+    def _count_resource(self, node: Node, wanted: OnResource) -> None:
+        """Let a message wait for one resource and nothing else."""
+        if not self.resources.is_satisfied(node.epoch.number, wanted):
+            node.missing = 1
+            self.resources.wait(node.epoch.number, node, wanted)
+            if wanted.timeout is not None:
+                self._timers.set(node.since + wanted.timeout, TimerKind.TIMEOUT, node.seq)
+
     def open_case(self, node: Node, depends_on: Iterable[str | Dependency], now: float) -> Case:
-        """Let a case decide for a message, over these dependencies."""
+        """Let a case decide for a message, over these dependencies, whose time begins now."""
         node.missing = NEVER
-        node.case = case = Case(node)
+        node.case = case = Case(node, now)
         for dependency in depends_on:
             root = self._grow(case, dependency, None)
             root.word = self._word(root)
             case.add(root)
-            # Also if its parent has ended: a replay may open it again, and time goes on.
-            if not isinstance(dependency, str) and dependency.timeout is not None:
-                self._timers.set_for(node, now + dependency.timeout, TimerKind.TIMEOUT, root)
+        # Also if their parents have ended: a replay may open them again, and time goes on.
+        for place, when in case.timeouts():
+            self._timers.set(when, TimerKind.TIMEOUT, node.seq, place)
         self._dispute(case)
         return case
 
-    def close_case(self, node: Node) -> None:
-        """Forget how a message's dependencies stood; it goes by them no longer."""
+    def case_of(self, node: Node) -> Case:
+        """Return the case of a waiting message. One that only counted gets one, as if it had had it all the time."""
         if node.case is not None:
+            return node.case
+        self.close_case(node)
+        return self.open_case(node, node.message.depends_on, node.since)
+
+    def close_case(self, node: Node) -> None:
+        """Forget how a message's dependencies stood; it goes by them no longer, whether it counted or had a case."""
+        case = node.case
+        if case is not None:
+            for place, when in case.timeouts():
+                self._timers.drop(when, TimerKind.TIMEOUT, node.seq, place)
+            for root in case.roots:
+                if isinstance(root.dependency, OnResource) and root.status is None:
+                    self.resources.leave(root, root.dependency)
             node.case = None
-            self._timers.drop_all(node, TimerKind.TIMEOUT)
+        elif (wanted := node.resource) is not None:
+            self._stop_counting(node, wanted)
+            self.resources.leave(node, wanted)
+
+    def _stop_counting(self, node: Node, wanted: OnResource) -> None:
+        """Take the resource that a message waits for as settled, whatever came of it."""
+        node.missing = 0
+        if wanted.timeout is not None:
+            self._timers.drop(node.since + wanted.timeout, TimerKind.TIMEOUT, node.seq)
 
     def _grow(self, case: Case, dependency: str | Dependency, up: Group | None) -> Term:
         if isinstance(dependency, AnyOf):
@@ -188,7 +221,7 @@ class Graph:
                 assert isinstance(waiter, Term)
                 self._tell(waiter, GO)
 
-    def ended(self, node: Node, now: float) -> None:
+    def ended(self, node: Node) -> None:
         """Tell the waiters of a message that it ended without committing. They stay, for a replay may come."""
         waiters = node.all_waiters()
         if not waiters:
@@ -202,7 +235,7 @@ class Graph:
                 node.waiters.append(waiter)
             elif waiter.case is None and waiter.state is State.WAITING:
                 # It only counted so far. The case looks at every parent, this one too, and takes its place here.
-                self.open_case(waiter, waiter.message.depends_on, now)
+                self.case_of(waiter)
 
     def reopened(self, node: Node) -> None:
         """Tell the waiters of a replayed message that it is unfinished again."""
@@ -217,8 +250,12 @@ class Graph:
     def provided(self, scope: Scope, resource: Resource) -> None:
         """Record a resource and tell those who wait for it."""
         self.hands_over |= resource.value is not None
-        for term in self.resources.provide(scope, resource):
-            self._tell(term, GO)
+        for waiter in self.resources.provide(scope, resource):
+            if isinstance(waiter, Term):
+                self._tell(waiter, GO)
+            elif (wanted := waiter.resource) is not None:
+                self._stop_counting(waiter, wanted)
+                self.freed.append(waiter)
 
     def opened(self, barrier: Barrier) -> None:
         """Open a barrier and tell those who wait for it."""
@@ -255,8 +292,9 @@ class Graph:
 
     # What happens to terms
 
-    def timed_out(self, root: Term) -> None:
-        """Let a root act as if its parent had expired, if it is open."""
+    def timed_out(self, node: Node, place: int) -> None:
+        """Let one of a message's dependencies act as if its parent had expired, if it is open."""
+        root = self.case_of(node).roots[place]
         root.timed_out = True
         self._reword(root)
 

@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 
 from attrs import Attribute, field, frozen
 
+from naviscope_ingest._core.outlines import Outline
 from naviscope_spi import Message
 
 __all__ = ["Cap", "Limit", "Rate", "check_count", "check_expression", "key_finder"]
 
-KeyFinder: TypeAlias = Callable[[Message[Any]], "str | None"]
+KeyFinder: TypeAlias = Callable[["Message[Any] | Outline"], "str | None"]
 
 
 def check_count(what: str, value: object) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from naviscope_ingest._core.gates import Bucket, CapGate, Door, DoorKind, Gate, RateGate
 from naviscope_ingest._core.limits import Cap, Limit, Rate, key_finder
+from naviscope_ingest._core.outlines import Outline
 from naviscope_spi import Message
 
 if TYPE_CHECKING:
@@ -76,12 +77,15 @@ class Regulation:
         limits: what was declared, by name.
         weights: the share of each kind when kinds compete; 1 for those that are not named.
         epoch_cap: how many messages of any one epoch may be started at once, unless it has a cap of its own.
+        alarmed: gates that a timer is set for, by number.
     """
 
     def __init__(self) -> None:
         self.limits: dict[str, Limit] = {}
         self.weights: dict[str, int] = {}
         self.epoch_cap: int | None = None
+        self.alarmed: dict[int, Gate] = {}
+        self._last_number = 0
         self._caps: dict[str, CapGate] = {}
         self._buckets: dict[str, Bucket] = {}
         self._rates: dict[tuple[str, float], RateGate] = {}
@@ -130,7 +134,7 @@ class Regulation:
         """Tell whether messages of a kind are limited by what an expression finds in them."""
         return any(each.limit.kind in (None, kind) for each in self._keyed.values())
 
-    def keys(self, message: Message[Any]) -> Keys:
+    def keys(self, message: Message[Any] | Outline) -> Keys:
         """Return what sets a message apart from others of its kind."""
         kind = message.kind
         return tuple(each.find(message) for each in self._keyed.values() if each.limit.kind in (None, kind))
@@ -151,6 +155,13 @@ class Regulation:
     def doors(self) -> Mapping[tuple[str | None, str], Door]:
         """Return every door that is not open, by kind and name."""
         return {key: door for key, door in self._doors.items() if door.state != "open"}
+
+    def alarm(self, gate: Gate) -> None:
+        """Give a gate a number, by which a timer can mean it."""
+        if not gate.number:
+            self._last_number += 1
+            gate.number = self._last_number
+        self.alarmed[gate.number] = gate
 
     # Changes. Whoever makes one lets the order look again.
 

@@ -357,6 +357,10 @@ class Schedule:
         if self._branches is not None:
             self._branches.reopen_all()
 
+    def gate(self, number: int) -> Gate | None:
+        """Return the gate that a timer means."""
+        return None if self.regulation is None else self.regulation.alarmed.get(number)
+
     def ring_for(self, gate: Gate, at: float) -> None:
         """Look at a gate again when that time has come."""
         if self._branches is not None:

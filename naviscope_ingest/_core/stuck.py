@@ -121,7 +121,7 @@ class _Survey:
         """
         case = node.case
         if case is None:
-            passing = Case(node)
+            passing = Case(node, node.since)
             done = node.epoch.done
             return [Term(passing, each) for each in node.message.depends_on if each not in done]
         return [root for root in case.roots if root.word is None]

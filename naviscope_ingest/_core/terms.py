@@ -192,13 +192,27 @@ class Case:
         harmless: how many of the open ones cannot say fail.
         mild: how many of the open ones cannot say cancel.
         fail, cancel, skip, hold: how many say that.
+        opened_at: since when its timeouts count.
         is_queued: whether it is about to be judged.
     """
 
-    __slots__ = ("cancel", "fail", "harmless", "hold", "is_queued", "mild", "node", "open", "roots", "skip")
+    __slots__ = (
+        "cancel",
+        "fail",
+        "harmless",
+        "hold",
+        "is_queued",
+        "mild",
+        "node",
+        "open",
+        "opened_at",
+        "roots",
+        "skip",
+    )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, opened_at: float) -> None:
         self.node = node
+        self.opened_at = opened_at
         self.roots: list[Term] = []
         self.open = 0
         self.harmless = 0
@@ -240,6 +254,12 @@ class Case:
             self.skip += by
         elif word == "hold":
             self.hold += by
+
+    def timeouts(self) -> Iterator[tuple[int, float]]:
+        """Yield the places of roots whose time is limited, and when that is over."""
+        for place, root in enumerate(self.roots):
+            if not isinstance(root.dependency, str) and root.dependency.timeout is not None:
+                yield place, self.opened_at + root.dependency.timeout
 
     def judge(self) -> Verdict:
         """Decide by the words said so far."""

@@ -210,7 +210,7 @@ class Committer:
         for lease, ended, error in rest.ended:
             self._book.fail(lease.epoch.number, lease.message.id, ended.end, error, ())
         derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = [
-            (key.number, [seq], self._membership.to_remember([message])) for seq, key, message in settled.accepted
+            (key.number, [seq], [message]) for seq, key, message in settled.accepted
         ]
         self._count_known(batch, rest, settled)
         core.commit(

@@ -107,6 +107,8 @@ class Kernel:
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
             ageing=config.ageing,
+            # A durable store has the messages; one in memory keeps them for as long as the core does.
+            keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
         self.recovery = Recovery()
@@ -376,7 +378,7 @@ class Kernel:
                 new = messages
                 if len(receipt.accepted) < len(messages):
                     new = [messages[index] for index in receipt.indexes]
-                self.core.accept(page.key.number, receipt.accepted, self._membership.to_remember(new))
+                self.core.accept(page.key.number, receipt.accepted, new)
             if receipt.duplicates:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
             self._meter.submitted(page.key, receipt)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from naviscope_spi import DeferredStore, Lease, Message, Seq, Session, Settled, Settlement, SupportsColocation
+from naviscope_spi import DeferredStore, Lease, Seq, Session, Settled, Settlement, SupportsColocation
 
 __all__ = ["Membership"]
 
@@ -61,10 +61,6 @@ class Membership:
         assert self._session is not None
         assert isinstance(self.store, SupportsColocation)
         return await _whole(self.store.settle_with(self._session, settlement, apply))
-
-    def to_remember(self, messages: Sequence[Message[Any]]) -> Sequence[Message[Any]]:
-        """Return messages as they are kept in memory while they wait: a durable store has their payloads."""
-        return [message.outline() for message in messages] if self._waits else messages
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Ask the store for something, and wait for the answer even if we are cancelled meanwhile.

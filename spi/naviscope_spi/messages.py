@@ -179,8 +179,8 @@ class Message(Generic[P_co]):
         fields = (self.id, self.payload, self.kind, self.depends_on, self.key, self.priority)
         return type(self).known, (*fields, self.not_before, self.expires_at, dict(self.headers))
 
-    def outline(self) -> Message[None]:
-        """Return the message without its payload: all that decisions need."""
+    def outline(self, *, with_headers: bool = False) -> Message[None]:
+        """Return the message without its payload, and without headers unless told otherwise: what decisions need."""
         put = object.__setattr__
         message: Message[None] = object.__new__(Message)
         put(message, "id", self.id)
@@ -191,7 +191,7 @@ class Message(Generic[P_co]):
         put(message, "priority", self.priority)
         put(message, "not_before", self.not_before)
         put(message, "expires_at", self.expires_at)
-        put(message, "headers", self.headers)
+        put(message, "headers", self.headers if with_headers else _NO_HEADERS)
         return message
 
     def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
