@@ -1,12 +1,12 @@
 """Processes for handlers that compute.
 
-The pool is that of the standard library, driven from trio. What crosses is pickled by it, between this process and its
-own children; nothing that is stored or comes from outside ever is. Children are spawned, not forked: a fork of a
-process with threads inherits locks that nobody will release.
+They are pools of the standard library, of one process each, driven from trio: a pool is held by one message at a time.
+So a process that dies takes nobody with it but the message that killed it, which is tried again in a new one. (One pool
+of several processes breaks as a whole, and while it breaks its methods fail in ways that cannot be told apart.)
 
-Three things the library leaves to its users are done here. A child ends when its parent is killed. A child leaves
-Ctrl-C to its parent. And when a child dies, which takes the whole pool down, each message that was in it runs again,
-alone in a child of its own: only the one that dies again is to blame.
+What crosses is pickled by the library, between this process and its own children; nothing that is stored or comes from
+outside ever is. Children are spawned, not forked: a fork of a process with threads inherits locks that nobody will
+release. They leave Ctrl-C to their parent, and end when it is killed.
 
 A function that has started cannot be stopped, so cancellation waits for it and drops its answer.
 
@@ -35,72 +35,55 @@ __all__ = ["Processes"]
 
 
 class Processes:
-    """A pool of processes, which starts with the first function that needs it.
+    """As many processes as are needed at a time, up to a number. They start with the first function that needs them.
 
     Args:
-        size: how many run at a time; None for one on each core.
+        size: how many run at most; None for one on each core.
     """
 
     def __init__(self, size: int | None = None) -> None:
-        self._size = size or os.cpu_count() or 1
-        self._pool: ProcessPoolExecutor | None = None
-        self._alone = trio.Lock()
+        self._limiter = trio.CapacityLimiter(size or os.cpu_count() or 1)
+        self._idle: list[ProcessPoolExecutor] = []
 
     async def run(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - what it returns
         """Call a function in another process and return what it returns, or raise what it raises.
 
         Raises:
-            Permanent: its process died, twice: in company and alone.
+            Transient: its process died. If the function did it, it will do it again, until its attempts are spent.
         """
-        pool = self._pool = self._pool or _new_pool(self._size)
-        try:
-            return await _answer(pool, function, arguments)
-        except BrokenProcessPool:
-            if self._pool is pool:
-                self._pool = None
-            await _close(pool)
-        return await self._run_alone(function, arguments)
-
-    async def _run_alone(self, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:  # noqa: ANN401
-        async with self._alone:
-            pool = _new_pool(1)
+        async with self._limiter:
+            process = self._idle.pop() if self._idle else _new_process()
             try:
-                return await _answer(pool, function, arguments)
+                returned, raised = await _result(process.submit(_call, function, arguments))
             except BrokenProcessPool as error:
-                raise Permanent("it brought down the process that ran it, also when it ran alone") from error
-            finally:
-                await _close(pool)
+                process.shutdown(wait=False)
+                raise Transient("the process that ran it died") from error
+            except BaseException:
+                self._idle.append(process)
+                raise
+            self._idle.append(process)
+        if raised is not None:
+            raise raised
+        return returned
 
     async def aclose(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            await _close(self._pool)
-            self._pool = None
+        """End the processes, all of which are idle."""
+        with trio.CancelScope(shield=True):
+            while self._idle:
+                await trio.to_thread.run_sync(self._idle.pop().shutdown, limiter=trio.CapacityLimiter(1))
 
 
-def _new_pool(size: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(size, multiprocessing.get_context("spawn"), initializer=_begin)
+def _new_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin)
 
 
-async def _close(pool: ProcessPoolExecutor) -> None:
-    with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(lambda: pool.shutdown(cancel_futures=True), limiter=trio.CapacityLimiter(1))
-
-
-async def _answer(pool: ProcessPoolExecutor, function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:  # noqa: ANN401
-    try:
-        future: Future[Any] = pool.submit(_call, function, arguments)
-    except OSError as error:
-        # The pool is just closing its pipes, and has not yet noted that it is broken.
-        raise BrokenProcessPool from error
+async def _result(future: Future[tuple[Any, Exception | None]]) -> tuple[Any, Exception | None]:
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
     future.add_done_callback(lambda _: token.run_sync_soon(done.set))
     try:
         await done.wait()
     except trio.Cancelled:
         with trio.CancelScope(shield=True):
-            # Also if it had not started: the callback has to find this run still there.
-            future.cancel()
             await done.wait()
         raise
     return future.result()
@@ -121,11 +104,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _call(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:  # noqa: ANN401 - what it returns
+def _call(function: Callable[..., Any], arguments: tuple[object, ...]) -> tuple[Any, Exception | None]:
     try:
-        return function(*arguments)
+        return function(*arguments), None
     except Exception as error:
-        raise _portable(error) from None
+        return None, _portable(error)
 
 
 def _portable(error: Exception) -> Exception:

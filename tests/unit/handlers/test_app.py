@@ -208,7 +208,7 @@ async def test_processes_compute_fail_and_die_without_harm_to_others(tmp_path):
     assert errors == {
         "b": "Permanent: Bo is not born",
         "odd": "Permanent: OddError: one and two",
-        "n13": "Permanent: it brought down the process that ran it, also when it ran alone",
+        "n13": "Transient: the process that ran it died",
     }
     with closing(sqlite3.connect(file)) as database:
         rows = dict(database.execute("SELECT id, name FROM seen"))
