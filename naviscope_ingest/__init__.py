@@ -28,10 +28,11 @@ from naviscope_ingest.errors import (
     UnknownKind,
     UnknownMessage,
 )
-from naviscope_ingest.failures import ErrorKind
+from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -49,10 +50,12 @@ from naviscope_spi import (
     EpochExists,
     EpochOptions,
     EpochSealed,
+    ErrorKind,
     Executed,
     Executor,
     Fatal,
     InvalidMessage,
+    MeasuresFailures,
     Message,
     Outcome,
     PayloadCodec,
@@ -79,14 +82,18 @@ __all__ = [
     "BadOutcome",
     "BarrierPassed",
     "Cap",
+    "Classified",
+    "Classifier",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
     "DeadLetter",
+    "Decision",
     "Deferred",
     "DeferredStore",
     "Delivery",
+    "DeliveryMode",
     "Dependency",
     "EncodesOps",
     "Entry",
@@ -110,6 +117,8 @@ __all__ = [
     "IntakeHandle",
     "InternalError",
     "InvalidMessage",
+    "KindPolicy",
+    "MeasuresFailures",
     "MemoryBus",
     "MemorySink",
     "MemoryStore",
@@ -128,6 +137,7 @@ __all__ = [
     "Reason",
     "Recovery",
     "Resource",
+    "RetryPolicy",
     "RuntimeComponents",
     "RuntimeConfig",
     "RuntimeFailed",

@@ -452,7 +452,7 @@ class Core:
         spent = True
         fault = self._fault(node, depends_on)
         if fault is not None:
-            self._transitions.decide(node, "dead", fault)
+            self._transitions.decide(node, "dead", fault, kind="bug")
         elif not self._transitions.is_over(node):
             rare.added = (*rare.added, *depends_on)
             self.schedule.leave(node)

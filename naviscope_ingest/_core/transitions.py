@@ -20,7 +20,7 @@ from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
-from naviscope_spi import BadEnd, Dependency, Resource, Seq
+from naviscope_spi import BadEnd, Dependency, ErrorKind, Resource, Seq
 
 __all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
 
@@ -29,13 +29,14 @@ _END_OF: dict[Verdict, BadEnd] = {"fail": "dead", "cancel": "cancelled", "skip":
 
 @frozen
 class Decided:
-    """The core ended a message."""
+    """The core ended a message. The kind of error is given if it is not what others did."""
 
     seq: Seq
     end: BadEnd
     causes: frozenset[Seq]
     epoch_causes: frozenset[int]
     reason: str
+    kind: ErrorKind | None = None
 
 
 @frozen
@@ -298,9 +299,11 @@ class Transitions:
         reason: str,
         causes: frozenset[Seq] = frozenset(),
         epoch_causes: frozenset[int] = frozenset(),
+        *,
+        kind: ErrorKind | None = None,
     ) -> None:
         """End a message by a decision of the core. Its executor does not run, or has answered."""
-        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason))
+        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason, kind))
         self.end(node, end, reason, causes, epoch_causes)
 
     def end(

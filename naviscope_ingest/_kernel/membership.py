@@ -21,6 +21,7 @@ class Membership:
 
     Args:
         store: the store.
+        name: what the runtime is called.
 
     Attributes:
         lease: claims messages.
@@ -33,8 +34,9 @@ class Membership:
     lease: Callable[[Sequence[Seq]], Awaitable[Sequence[Lease[Any]]]]
     write: Callable[[Settlement[Any]], Awaitable[Settled]]
 
-    def __init__(self, store: DeferredStore[Any]) -> None:
+    def __init__(self, store: DeferredStore[Any], name: str) -> None:
         self.store = store
+        self._name = name
         self._session: Session | None = None
         # A store in memory answers in the step in which it acts: there is nothing to shield, and a scope costs as much
         # as settling.
@@ -43,7 +45,7 @@ class Membership:
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member for as long as the block lasts."""
-        async with self.store.join("runtime") as session:
+        async with self.store.join(self._name) as session:
             self._session = session
             self.lease = partial(self.store.pop_ready, session)
             self.write = self._write if self._waits else partial(self.store.settle, session)
@@ -51,6 +53,11 @@ class Membership:
                 yield
             finally:
                 self._session = None
+
+    @property
+    def worker(self) -> str:
+        """The name of the runtime and its session, for those who look for what it did."""
+        return self._name if self._session is None else f"{self._name} {self._session.token}"
 
     async def _write(self, settlement: Settlement[Any]) -> Settled:
         assert self._session is not None

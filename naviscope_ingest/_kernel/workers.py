@@ -232,7 +232,9 @@ class Workers:
             self._work.append(lease)
             return
         name = lease.message.id
-        error = Permanent(f"message {name!r} ran alone each of the {lease.crashes} times that the process died")
+        error = Permanent(
+            f"message {name!r} ran alone each of the {lease.crashes} times that the process died", error_kind="poison"
+        )
         self.outbox.append((lease, Raised(error)))
 
     def _recall(self, leases: Sequence[Lease[Any]], recorder: Recorder) -> Sequence[Lease[Any]]:
@@ -392,7 +394,7 @@ class Workers:
                 )
         except Exception as error:
             if isinstance(error, SystemFailure) or len(leases) == 1:
-                return [Raised(error)] * len(leases)
+                return [Raised(error, is_alone=len(leases) == 1)] * len(leases)
             half = len(leases) // 2
             return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
         return answers
