@@ -20,7 +20,7 @@ from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
-from naviscope_spi import BadEnd, Dependency, Resource, Seq
+from naviscope_spi import BadEnd, Dependency, ErrorKind, Resource, Seq
 
 __all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
 
@@ -29,13 +29,14 @@ _END_OF: dict[Verdict, BadEnd] = {"fail": "dead", "cancel": "cancelled", "skip":
 
 @frozen
 class Decided:
-    """The core ended a message."""
+    """The core ended a message. The kind of error is given if it is not what others did."""
 
     seq: Seq
     end: BadEnd
     causes: frozenset[Seq]
     epoch_causes: frozenset[int]
     reason: str
+    kind: ErrorKind | None = None
 
 
 @frozen
@@ -78,7 +79,7 @@ class Transitions:
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
-    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+    def __init__(self, derives: Mapping[str, Collection[str]] | None, ageing: float) -> None:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
@@ -86,7 +87,7 @@ class Transitions:
         self.derivations = Derivations(derives)
         self.timers = Timers()
         self.graph = Graph(self.timers)
-        self.schedule = Schedule()
+        self.schedule = Schedule(self.timers, ageing)
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
@@ -126,7 +127,7 @@ class Transitions:
             if node.rare is None and message.key is None and not message.priority and message.not_before is None:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
-                    last, start = epoch, self.schedule.usual.queue(epoch).entries.append
+                    last, start = epoch, self.schedule.usual_queue(epoch)
                 node.state = READY
                 node.since = now
                 start(node)
@@ -298,9 +299,11 @@ class Transitions:
         reason: str,
         causes: frozenset[Seq] = frozenset(),
         epoch_causes: frozenset[int] = frozenset(),
+        *,
+        kind: ErrorKind | None = None,
     ) -> None:
         """End a message by a decision of the core. Its executor does not run, or has answered."""
-        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason))
+        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason, kind))
         self.end(node, end, reason, causes, epoch_causes)
 
     def end(
@@ -337,7 +340,7 @@ class Transitions:
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if not is_waiting and node.message.key is not None:
+        if not is_waiting and (node.message.key is not None or self.schedule.slots):
             self.schedule.leave(node)
         if epoch.kinds is not None:
             epoch.count_kind(node, -1)

@@ -15,6 +15,7 @@ from naviscope_ingest._core import Core
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.inside import inside_for
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_of
@@ -33,6 +34,7 @@ class Committer:
         sink: where results become visible.
         core: is told what committed.
         planner: sorts answers.
+        judge: decides on attempts that failed.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
@@ -55,6 +57,7 @@ class Committer:
         sink: CommitSink[Any],
         core: Core,
         planner: Planner,
+        judge: Judge,
         membership: Membership,
         recorder: Recorder | None,
         book: EpochBook,
@@ -73,6 +76,8 @@ class Committer:
         self._inside = inside_for(sink, membership)
         self._core = core
         self._planner = planner
+        self._judge = judge
+        self._tried = judge.tried
         self._membership = membership
         self._recorder = recorder
         self._book = book
@@ -115,6 +120,8 @@ class Committer:
                             check_answer(self._sink, answer)
                     if is_measured:
                         self._meter.sink_committed(len(batch.entries), started)
+                if self._tried:
+                    self._forget_histories(batch)
                 if batch.rest is None and self._inside is None:
                     if commit is not None:
                         commit(batch.leases)
@@ -138,7 +145,13 @@ class Committer:
 
     async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
         """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
-        self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+        await self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+
+    def _forget_histories(self, batch: Batch) -> None:
+        """Let go of what was tried before by messages that now commit."""
+        records = self._judge.forget([lease.seq for lease in batch.leases])
+        if records:
+            batch.more().records += records
 
     async def _record(self, batch: Batch, recorder: Recorder) -> None:
         """Tell the store what the sink is about to see, so that after a crash it sees the same again."""
@@ -153,6 +166,8 @@ class Committer:
 
     async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""
+        if rest.failed:
+            await self._judge.judge(batch)
         if rest.fatal is not None:
             # What is handed back must not be started again.
             self._fail(rest.fatal)
@@ -176,13 +191,14 @@ class Committer:
             )
             self._core.release(lease.seq for lease in spent)
 
-    def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
+    async def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
         """Let messages end dead that the sink refuses."""
         names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}
         for lease in tuple(batch.leases):
             error = names.get((lease.epoch.number, lease.message.id))
             if error is not None:
                 batch.drop(lease, error)
+        await self._judge.judge(batch)
 
     async def _stage(self, batch: Batch, rest: Rest) -> None:
         """Put large numbers of derived messages aside in chunks, so that no settlement grows too long."""
@@ -229,8 +245,6 @@ class Committer:
         for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-        if rest.handed_back:
-            core.release(lease.seq for lease in rest.handed_back)
 
     def _count_known(self, batch: Batch, rest: Rest, settled: Settled) -> None:
         """Count derived messages whose ids were known already. The first ones won."""

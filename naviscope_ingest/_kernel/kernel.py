@@ -21,6 +21,7 @@ from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
@@ -28,6 +29,7 @@ from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     CaughtUp,
@@ -49,6 +51,7 @@ from naviscope_spi import (
     SessionEnded,
     Settlement,
     SupportsRetention,
+    Waits,
 )
 
 __all__ = ["Kernel", "Statistics"]
@@ -106,6 +109,7 @@ class Kernel:
             stall_grace=config.stall_grace,
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
+            ageing=config.ageing,
             # A durable store has the messages; one in memory keeps them for as long as the core does.
             keeps_outlines=store.info.durability != "none",
         )
@@ -114,12 +118,14 @@ class Kernel:
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        # Messages that a recovery found in retry.
+        self._delayed: list[Seq] = []
         self._is_deciding = False
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
-        self._membership = Membership(store)
+        self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
         executor = components.executor
         self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
@@ -137,12 +143,19 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._judge = Judge(
+            core=self.core,
+            config=config,
+            membership=self._membership,
+            now=clock.wall,
+            chance=random.random,
+            meter=self._meter,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, refuser_for(scribe, self._check)
-            ),
+            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            judge=self._judge,
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -153,6 +166,11 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        for limit in config.limits:
+            self.core.control.put(limit)
+        if config.epoch_cap is not None:
+            self.core.control.cap_epochs(config.epoch_cap)
+        self._regulate()
 
     # Life
 
@@ -250,6 +268,8 @@ class Kernel:
             fold(SessionEnded(token, clean=False))
             self._workers.suspect(seqs)
         self.core.advance(self.clock.wall())
+        self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
+        self._delayed.clear()
         found = self.recovery
         if found.unfinished or found.epochs:
             _log.info(
@@ -265,10 +285,13 @@ class Kernel:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
             self.book.open(fact.record)
+        elif isinstance(fact, Waits):
+            if fact.not_before is not None:
+                self._delayed.append(fact.seq)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
-                error = "" if fact.letter is None else fact.letter.decode()
+                error = reason_of(fact.letter)
                 node.more().reason = error
                 self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
 
@@ -323,7 +346,8 @@ class Kernel:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
-        return not self._workers.in_flight and not self._is_deciding and not self.core.schedule.has_ready()
+        schedule = self.core.schedule
+        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -474,6 +498,18 @@ class Kernel:
             self._wakes_at = due
             self._alarm.set()
 
+    def _regulate(self) -> None:
+        """Let workers ask what may start at the present time, once limits go by it."""
+        if self.core.control.is_on:
+            self._workers.take = self._take_in_time
+
+    def _take_in_time(self, limit: int) -> list[Seq]:
+        self.core.tell_time(self.clock.wall())
+        taken = self.core.take(limit)
+        # What was parked now waits for a time, and whoever asked may be busy until long after it.
+        self._set_alarm()
+        return taken
+
     # Who is woken
 
     def _wake(self) -> None:
@@ -519,17 +555,10 @@ class Kernel:
             for event in decisions.epochs
             if event.event == "completed"
         }
+        ended, records = await self._judge.ends(decisions.ended)
         settlement: Settlement[Any] = Settlement(
-            ended=[
-                Ended(
-                    each.seq,
-                    each.end,
-                    tuple(sorted(each.causes)),
-                    tuple(sorted(each.epoch_causes)),
-                    each.reason.encode() or None,
-                )
-                for each in decisions.ended
-            ],
+            ended=ended,
+            records=records,
             epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
         )
         await self._membership.write(settlement)

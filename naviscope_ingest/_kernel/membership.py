@@ -21,6 +21,7 @@ class Membership:
 
     Args:
         store: the store.
+        name: what the runtime is called.
 
     Attributes:
         lease: claims messages.
@@ -37,8 +38,9 @@ class Membership:
     lease_nowait: Callable[[Sequence[Seq]], Sequence[Lease[Any]]] | None = None
     commit_nowait: Callable[[Sequence[Lease[Any]]], Sequence[Seq]] | None = None
 
-    def __init__(self, store: DeferredStore[Any]) -> None:
+    def __init__(self, store: DeferredStore[Any], name: str) -> None:
         self.store = store
+        self._name = name
         self._session: Session | None = None
         # A store in memory answers in the step in which it acts: there is nothing to shield, and a scope costs as much
         # as settling.
@@ -47,7 +49,7 @@ class Membership:
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member for as long as the block lasts."""
-        async with self.store.join("runtime") as session:
+        async with self.store.join(self._name) as session:
             self._session = session
             self.lease = partial(self.store.pop_ready, session)
             self.write = self._write if self._waits else partial(self.store.settle, session)
@@ -58,6 +60,11 @@ class Membership:
                 yield
             finally:
                 self._session = None
+
+    @property
+    def worker(self) -> str:
+        """The name of the runtime and its session, for those who look for what it did."""
+        return self._name if self._session is None else f"{self._name} {self._session.token}"
 
     async def _write(self, settlement: Settlement[Any]) -> Settled:
         assert self._session is not None
