@@ -6,6 +6,7 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
+from naviscope_ingest._core.limits import Cap, Rate
 from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
@@ -96,6 +97,7 @@ __all__ = [
     "AuditEntry",
     "BadOutcome",
     "BarrierPassed",
+    "Cap",
     "Classified",
     "Classifier",
     "Clock",
@@ -155,6 +157,7 @@ __all__ = [
     "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
+    "Rate",
     "Reason",
     "Recovery",
     "ReplayInVain",

@@ -77,6 +77,7 @@ from naviscope_spi.names import (
 )
 from naviscope_spi.stores import (
     Accepted,
+    AnswersAtOnce,
     CaughtUp,
     Committed,
     DeferredStore,
@@ -95,7 +96,6 @@ from naviscope_spi.stores import (
     KeptLetter,
     Lease,
     Leased,
-    OnlyCommits,
     Position,
     Provided,
     PutReceipt,
@@ -122,6 +122,7 @@ __all__ = [
     "MAX_GROUP_MEMBERS",
     "MAX_NAME_BYTES",
     "Accepted",
+    "AnswersAtOnce",
     "AnyOf",
     "AppliesInside",
     "BadEnd",
@@ -170,7 +171,6 @@ __all__ = [
     "OnMessage",
     "OnResource",
     "OnUnresolved",
-    "OnlyCommits",
     "Otherwise",
     "Outcome",
     "PartlyRefused",
