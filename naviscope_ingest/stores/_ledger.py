@@ -96,6 +96,7 @@ class _Step:
 
     is_heard: bool
     has_changed: bool = False
+    unpinned: list[KeptEpoch] = field(factory=list)
     refused: list[Seq] = field(factory=list)
     accepted: list[tuple[Seq, EpochKey, Any]] = field(factory=list)
     births: list[FactBody] = field(factory=list)
@@ -355,6 +356,9 @@ class Ledger(Generic[P]):
         if leads:
             for change in settlement.epochs:
                 self._change_epoch(step, change)
+        for epoch in step.unpinned:
+            if epoch.record.state == "completed" and not (epoch.letters or epoch.unfinished or epoch.is_freed):
+                step.others.extend(self._free(epoch))
         if self._staged:
             self._drop_orphans()
         if step.has_changed:
@@ -412,8 +416,7 @@ class Ledger(Generic[P]):
         self._drop_letter(seq, epoch)
         step.has_changed = True
         step.fates.append(now.ended)
-        if not epoch.letters and epoch.record.state == "completed":
-            step.others.extend(self._free(epoch))
+        step.unpinned.append(epoch)
 
     def _wait(self, step: _Step, waits: Waits, *, leads: bool) -> None:
         seq = waits.seq

@@ -96,7 +96,7 @@ def settle(
         for change in settlement.epochs:
             _change_epoch(ledger, step, change, retain)
     for epoch in step.unpinned:
-        if epoch.state == "completed" and not (epoch.letters or epoch.freed):
+        if epoch.state == "completed" and not (epoch.letters or epoch.unfinished or epoch.freed):
             _free(ledger, epoch, retain)
     if settlement.waits:
         ledger.tidy(is_revived=step.has_revived)
