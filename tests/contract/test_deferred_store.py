@@ -617,10 +617,8 @@ class ListsWhatWasDiscarded(Ledger):
 @breaks("a_discarded_letter_pins_nothing")
 class PinsForEver(Ledger):
     def _discard(self, step, seq, *, leads):
-        before = len(self._reports)
         super()._discard(step, seq, leads=leads)
-        while len(self._reports) > before:
-            self._reports.popitem()
+        step.unpinned.clear()
 
 
 @breaks("pruning_spares_dead_letters")
