@@ -67,6 +67,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -141,6 +142,7 @@ __all__ = [
     "Transient",
     "UnknownEpoch",
     "UnknownMessage",
+    "UnknownOption",
     "open_store",
     "task_key",
 ]

@@ -19,6 +19,7 @@ from naviscope_spi.errors import (
     StoreFailed,
     StoreRefused,
     UnknownEpoch,
+    UnknownOption,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "StoreRefused",
     "UnknownEpoch",
     "UnknownMessage",
+    "UnknownOption",
 ]
 
 
