@@ -1,11 +1,12 @@
 """naviscope-ingest: runs messages that depend on each other, and knows when a batch of them is done.
 
-The layers, from the top: runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
+The layers, from the top: handlers, runtime and intake are what callers hold; `_kernel` has the trio tasks and calls the
 contracts; `_core` decides, and neither waits nor touches anything; stores, buses and sinks are adapters, one file for
 each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
+from naviscope_ingest._core.limits import Cap, Rate
 from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
@@ -16,6 +17,7 @@ from naviscope_ingest.errors import (
     ContractViolation,
     EpochFailed,
     EpochTimeout,
+    HandlerError,
     IngestError,
     InternalError,
     OutcomeNotDecodable,
@@ -23,11 +25,14 @@ from naviscope_ingest.errors import (
     RuntimeFailed,
     RuntimeStopped,
     SinkMisbehaved,
+    UnknownKind,
     UnknownMessage,
 )
-from naviscope_ingest.failures import ErrorKind
+from naviscope_ingest.failures import Classified, Classifier, Decision
+from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -45,10 +50,12 @@ from naviscope_spi import (
     EpochExists,
     EpochOptions,
     EpochSealed,
+    ErrorKind,
     Executed,
     Executor,
     Fatal,
     InvalidMessage,
+    MeasuresFailures,
     Message,
     Outcome,
     PayloadCodec,
@@ -75,14 +82,19 @@ __all__ = [
     "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
+    "Cap",
+    "Classified",
+    "Classifier",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
     "DeadLetter",
+    "Decision",
     "Deferred",
     "DeferredStore",
     "Delivery",
+    "DeliveryMode",
     "Dependency",
     "EncodesOps",
     "Entry",
@@ -99,11 +111,15 @@ __all__ = [
     "Executor",
     "Failure",
     "Fatal",
+    "HandlerError",
+    "Ingest",
     "IngestError",
     "IngestRuntime",
     "IntakeHandle",
     "InternalError",
     "InvalidMessage",
+    "KindPolicy",
+    "MeasuresFailures",
     "MemoryBus",
     "MemorySink",
     "MemoryStore",
@@ -118,9 +134,11 @@ __all__ = [
     "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
+    "Rate",
     "Reason",
     "Recovery",
     "Resource",
+    "RetryPolicy",
     "RuntimeComponents",
     "RuntimeConfig",
     "RuntimeFailed",
@@ -141,6 +159,7 @@ __all__ = [
     "To",
     "Transient",
     "UnknownEpoch",
+    "UnknownKind",
     "UnknownMessage",
     "UnknownOption",
     "open_store",

@@ -6,6 +6,7 @@ store and `InvalidMessage`, because stores and messages know only the contracts;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from naviscope_spi.errors import (
@@ -33,6 +34,7 @@ __all__ = [
     "EpochFailed",
     "EpochSealed",
     "EpochTimeout",
+    "HandlerError",
     "IngestError",
     "InternalError",
     "InvalidMessage",
@@ -47,6 +49,7 @@ __all__ = [
     "StoreFailed",
     "StoreRefused",
     "UnknownEpoch",
+    "UnknownKind",
     "UnknownMessage",
     "UnknownOption",
 ]
@@ -78,6 +81,28 @@ class ContractViolation(IngestError):  # noqa: N818 - reads as a sentence where 
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
+
+
+class HandlerError(IngestError, TypeError):
+    """A handler or an app is declared in a way that cannot work. Raised where it is declared, or at the start."""
+
+
+class UnknownKind(InvalidMessage):
+    """No handler is declared for a message. Nothing was stored.
+
+    Args:
+        message_id: the message.
+        kind: its kind.
+        known: the kinds that have one.
+        close: which of them may be meant.
+    """
+
+    def __init__(self, message_id: str, kind: str, known: Sequence[str], close: Sequence[str] = ()) -> None:
+        hint = f"did you mean {close[0]!r}?" if close else f"there are handlers for {', '.join(map(repr, known))}"
+        super().__init__(f"message {message_id!r} is of kind {kind!r}, which has no handler: {hint}")
+        self.message_id = message_id
+        self.kind = kind
+        self.known = known
 
 
 class RuntimeStopped(IngestError):  # noqa: N818 - reads as a sentence where it is raised

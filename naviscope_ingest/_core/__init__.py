@@ -2,7 +2,7 @@
 
 Plain synchronous classes: no await, clock, randomness or I/O. From the ground up:
 
-- nodes, terms: a message, and how its dependencies stand;
+- outlines, nodes, terms: what is kept of a message, where it stands, and how its dependencies do;
 - timers, barriers, resources, epochs: what else it may wait for;
 - graph: who waits for whom; lanes, schedule: who starts next;
 - transitions: the states, and the only place where they change;
@@ -13,11 +13,13 @@ Plain synchronous classes: no await, clock, randomness or I/O. From the ground u
 from naviscope_ingest._core.core import Core, Refused
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.fold import Fold
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import COMMITTING, RUNNING, Node, State
 from naviscope_ingest._core.retry import RetryPolicy
 from naviscope_ingest._core.transitions import Decided, Decisions, EpochEvent
 
 __all__ = [
+    "COMMITTING",
+    "RUNNING",
     "Core",
     "Decided",
     "Decisions",

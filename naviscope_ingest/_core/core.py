@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import COMMITTING, ENDED, READY, RUNNING, WAITING, Node, State
+from naviscope_ingest._core.outlines import Outlines
 from naviscope_ingest._core.replay import closure, revive
 from naviscope_ingest._core.schedule import Schedule
-from naviscope_ingest._core.terms import Term
-from naviscope_ingest._core.timers import TimerKind
+from naviscope_ingest._core.timers import Timer, TimerKind
 from naviscope_ingest._core.transitions import Decisions, Transitions
 from naviscope_spi import (
     AnyOf,
@@ -54,6 +55,11 @@ class Core:
         stall_grace: seconds before that happens.
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
+        keeps_outlines: whether to keep of messages only what decisions need, for they are kept elsewhere.
+        ageing: how many seconds of being ready are worth one priority.
+
+    Attributes:
+        control: changes limits, pauses and weights.
     """
 
     def __init__(
@@ -64,12 +70,16 @@ class Core:
         stall_grace: float = 5.0,
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
+        ageing: float = 60.0,
+        keeps_outlines: bool = False,
     ) -> None:
-        self._transitions = Transitions(derives)
+        self._transitions = Transitions(derives, ageing)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
         self._max_deferrals = max_deferrals
+        self._outlines = Outlines() if keeps_outlines else None
+        self.control = Control(self._transitions, self._outlines)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -118,12 +128,12 @@ class Core:
         return self._epoch(number).live.get(message_id)
 
     def may_start(self, node: Node) -> bool:
-        """Tell whether a ready message could be taken now: its lane is free, and its turn has come."""
+        """Tell whether a ready message could be taken now: its lane and its gates are free."""
         if node.state is not State.READY:
             return False
         key = node.message.key
         lane = None if key is None else self.schedule.lanes.get(key)
-        return lane is None or lane.next() is node
+        return (lane is None or lane.next() is node) and not self.control.holds_of(node)
 
     @property
     def hands_over(self) -> bool:
@@ -184,7 +194,7 @@ class Core:
         self._transitions.epochs[number] = epoch
         deadline = record.options.deadline
         if deadline is not None and deadline > self.now:
-            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number, epoch)
+            self._transitions.timers.set(deadline, TimerKind.DEADLINE, number)
         elif deadline is not None and record.state in ("open", "sealed") and epoch.verdict is None:
             epoch.verdict = "expired"
         self._graph.epoch_opened(epoch)
@@ -268,7 +278,6 @@ class Core:
         is_over = epoch.verdict is not None and not self._graph.is_recovering
         late: list[Node] = []
         # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
-        ready = State.READY
         start: Callable[[Node], None] | None = None
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
@@ -291,19 +300,24 @@ class Core:
             if message.key is None and not message.priority and message.not_before is None:
                 if start is None:
                     start = transitions.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 start(node)
             else:
                 transitions.make_ready(node)
         if late:
             transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
+        if self._outlines is not None:
+            for seq, message in zip(seqs, messages, strict=True):
+                accepted = nodes.get(seq)
+                if accepted is not None and accepted.message is message:
+                    accepted.message = self._outlines.of(message)
         transitions.touch(epoch)
 
     def _is_late(self, node: Node, expires_at: float) -> bool:
         """Tell whether a new message has expired; otherwise set the timer for it."""
         if expires_at <= self.now and not self._graph.is_recovering:
             return True
-        self._transitions.timers.set_for(node, expires_at, TimerKind.EXPIRY)
+        self._transitions.timers.set(expires_at, TimerKind.EXPIRY, node.seq)
         return False
 
     def claim(self, seqs: Iterable[Seq], *, takes_lane: bool = True) -> None:
@@ -322,7 +336,7 @@ class Core:
                 # Only the fact of another leader says so: it knew more than was folded here so far.
                 self._graph.close_case(node)
                 node.epoch.waiting -= 1
-            transitions.timers.drop_all(node, TimerKind.START)
+            transitions.undelay(node)
             node.state = State.RUNNING
             node.since = transitions.now
             if takes_lane:
@@ -335,12 +349,12 @@ class Core:
         Returns:
             Those that were not running any more, whose outcomes must not be handed over.
         """
-        now, nodes, running, committing = self._transitions.now, self._nodes, State.RUNNING, State.COMMITTING
+        now, nodes = self._transitions.now, self._nodes
         late: list[Seq] = []
         for seq in seqs:
             node = nodes.get(seq)
-            if node is not None and node.state is running:
-                node.state = committing
+            if node is not None and node.state is RUNNING:
+                node.state = COMMITTING
                 node.since = now
             else:
                 late.append(seq)
@@ -364,10 +378,10 @@ class Core:
 
     def commit(
         self,
-        seqs: Iterable[Seq],
+        seqs: Sequence[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
-        ready: Iterable[tuple[int, Resource]] = (),
+        ready: Sequence[tuple[int, Resource]] = (),
         derived: Iterable[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = (),
         ended: Iterable[tuple[Ended, str]] = (),
     ) -> None:
@@ -383,43 +397,92 @@ class Core:
         # Derived messages first: otherwise the epoch could be seen without unfinished messages.
         for number, new, messages in derived:
             self._accept(self._epoch(number), new, messages)
-        for number, resource in ready:
-            self._graph.provided(number, resource)
+        if ready:
+            self._transitions.provide(ready)
+        if values:
+            self._keep_values(values)
+        self._commit([node for seq in seqs if (node := self._nodes.get(seq)) is not None])
+        for fact, reason in ended:
+            self._end(fact, reason)
+        self._transitions.settle()
+
+    def commit_plain(self, nodes: Sequence[Node], now: float) -> bool:
+        """Learn at what time messages committed that bring nothing, as most do; return what `look` returns."""
+        transitions, graph = self._transitions, self._graph
+        transitions.now = now
+        self._commit(nodes)
+        if graph.freed or graph.disputed or graph.barriers or transitions.touched:
+            transitions.settle()
+        else:
+            transitions.is_changed = True
+        return self.look()
+
+    def _commit(self, committed: Sequence[Node]) -> None:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
-        now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
-        tell, freed = graph.committed, graph.freed
-        for seq in seqs:
-            node = nodes.get(seq)
-            if node is None or node.state is is_ended:
+        now, freed, is_recovering = transitions.now, graph.freed, graph.is_recovering
+        last: EpochTracker | None = None
+        for node in committed:
+            if node.state is ENDED:
                 continue
-            del nodes[seq]
-            epoch, message_id = node.epoch, node.message.id
-            if node.state is committing and node.rare is None and node.message.key is None and epoch.kinds is None:
+            del nodes[node.seq]
+            epoch, message = node.epoch, node.message
+            if epoch is not last:
+                if last is not None:
+                    transitions.touch(last)
+                last = epoch
+            if (
+                node.state is COMMITTING
+                and node.rare is None
+                and message.key is None
+                and message.expires_at is None
+                and epoch.kinds is None
+            ):
                 # What `retire` would do for a message that is in nothing else.
-                node.state = is_ended
+                node.state = ENDED
                 node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
-            del epoch.live[message_id]
-            epoch.done.add(message_id)
+            del epoch.live[message.id]
+            epoch.done.add(message.id)
             epoch.ends["committed"] += 1
-            touched[epoch.number] = epoch
-            if values and seq in values:
-                epoch.values[message_id] = values[seq]
-                graph.hands_over = True
-            first = node.first
-            if first is not None:
-                first.missing = missing = first.missing - 1
+            child = node.first
+            if child is not None:
+                child.missing = missing = child.missing - 1
                 if not missing:
-                    freed.append(first)
+                    message = child.message
+                    if (
+                        freed
+                        or is_recovering
+                        or child.state is not WAITING
+                        or child.rare is not None
+                        or message.key is not None
+                        or message.priority
+                        or message.not_before is not None
+                    ):
+                        freed.append(child)
+                    else:
+                        # What `settle` would do for a plain message, of which a chain has one in every step.
+                        epoch.waiting -= 1
+                        child.state = READY
+                        child.since = now
+                        transitions.schedule.usual_queue(epoch)(child)
             if node.waiters:
-                tell(node.waiters)
-        for fact, reason in ended:
-            self._end(fact, reason)
-        transitions.settle()
+                graph.committed(node.waiters)
+        if transitions.schedule.slots:
+            transitions.schedule.free_all(node.seq for node in committed)
+        if last is not None and (last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet):
+            transitions.touch(last)
+
+    def _keep_values(self, values: Mapping[Seq, bytes]) -> None:
+        """Keep what messages that commit leave for their dependents."""
+        for seq, value in values.items():
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                node.epoch.values[node.message.id] = value
+                self._graph.hands_over = True
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""
@@ -445,7 +508,7 @@ class Core:
         spent = True
         fault = self._fault(node, depends_on)
         if fault is not None:
-            self._transitions.decide(node, "dead", fault)
+            self._transitions.decide(node, "dead", fault, kind="bug")
         elif not self._transitions.is_over(node):
             rare.added = (*rare.added, *depends_on)
             self.schedule.leave(node)
@@ -485,6 +548,8 @@ class Core:
             rare.retry_at = at
             if self._lanes_pass:
                 self.schedule.leave(node)
+            else:
+                self.schedule.free(seq)
             self._transitions.delay(node, at)
             if at <= self.now:
                 self._transitions.start_again(node)
@@ -517,7 +582,7 @@ class Core:
 
     def provide(self, resource: Resource, number: int | None = None) -> None:
         """Learn of a resource, in the scope of an epoch or everywhere."""
-        self._graph.provided(number, resource)
+        self._transitions.provide([(number, resource)])
         self._transitions.settle()
 
     def forget_resource(self, name: str) -> None:
@@ -565,7 +630,7 @@ class Core:
         transitions.now = max(transitions.now, now)
         if transitions.timers:
             while (timer := transitions.timers.pop_due(transitions.now)) is not None:
-                self._fire(timer.kind, timer.subject)
+                self._fire(timer)
                 transitions.settle()
         self.look()
 
@@ -577,22 +642,29 @@ class Core:
         decisions = transitions.decisions
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
-    def _fire(self, kind: TimerKind, subject: EpochTracker | Node | Term) -> None:
-        if isinstance(subject, EpochTracker):
-            if not subject.is_completed and subject.verdict is None:
-                self._transitions.condemn(subject, "expired", "the deadline of the epoch passed")
-        elif isinstance(subject, Term):
-            self._graph.timed_out(subject)
-        elif kind is TimerKind.START:
-            self._transitions.start_again(subject)
-        elif subject.state not in (State.RUNNING, State.COMMITTING, State.ENDED) and not subject.is_recorded:
-            self._transitions.decide(subject, "expired", "its expires_at passed before it could run")
+    def _fire(self, timer: Timer) -> None:
+        if timer.kind is TimerKind.GATE:
+            self.control.on_time(timer.number)
+            return
+        if timer.kind is TimerKind.DEADLINE:
+            epoch = self.epochs.get(timer.number)
+            if epoch is not None and not epoch.is_completed and epoch.verdict is None:
+                self._transitions.condemn(epoch, "expired", "the deadline of the epoch passed")
+            return
+        node = self._nodes[Seq(timer.number)]
+        if timer.kind is TimerKind.TIMEOUT:
+            self._graph.timed_out(node, timer.root)
+        elif timer.kind is TimerKind.START:
+            self._transitions.start_again(node)
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED) and not node.is_recorded:
+            self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        return self._transitions.schedule.take(limit, self._transitions.now)
+        transitions = self._transitions
+        return transitions.schedule.take(limit, transitions.now)
 
     @property
     def has_decided(self) -> bool:
@@ -640,9 +712,9 @@ class Core:
         node.epoch.verdict = None if node.epoch.verdict == "expired" else node.epoch.verdict
         # Whoever replayed it after it had expired meant it to run.
         rare.has_outlived = node.message.expires_at is not None and node.message.expires_at <= self.now
-        if rare.has_outlived:
-            self._transitions.timers.drop_all(node, TimerKind.EXPIRY)
-        if node.case is not None:
+        if node.message.expires_at is not None and rare.has_outlived:
+            self._transitions.timers.drop(node.message.expires_at, TimerKind.EXPIRY, seq)
+        if node.case is not None or node.resource is not None:
             # Timeouts began again with the run.
             self._graph.close_case(node)
             self._graph.open_case(node, node.message.depends_on, self.now)

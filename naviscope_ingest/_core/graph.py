@@ -1,8 +1,9 @@
 """The dependency graph: who waits for whom, and what an end tells those who wait.
 
-Each edge costs O(1) when it is made and O(1) when its target ends. The common edge, a plain id of the same epoch, is an
-entry in the parent's list of waiters and a count in the child. Everything else is a term of a case. A child that counts
-gets a case at the first sign of trouble; its old entries stay in the lists and do nothing (see `NEVER`).
+Each edge costs O(1) when it is made and O(1) when its target ends. The common edge, a plain id of the same epoch or one
+resource, is an entry in the target's list of waiters and a count in the child. Everything else is a term of a case. A
+child that counts gets a case at the first sign of trouble; its old entries stay in the lists and do nothing (see
+`NEVER`).
 
 The status of a message or epoch dependency follows its target for as long as the child waits: a replayed parent is open
 again. Resources and barriers stay satisfied once they were.
@@ -16,9 +17,9 @@ from collections.abc import Iterable, Iterator
 
 from naviscope_ingest._core.barriers import Barrier
 from naviscope_ingest._core.epochs import EpochTracker
-from naviscope_ingest._core.nodes import NEVER, Node, State, Waiter
+from naviscope_ingest._core.nodes import ENDED, NEVER, Node, State, Waiter
 from naviscope_ingest._core.resources import Resources, Scope
-from naviscope_ingest._core.terms import GO, LOST, Case, Gate, Said, Status, Term, policy_of, unresolved_word
+from naviscope_ingest._core.terms import GO, LOST, Case, Group, Said, Status, Term, policy_of, unresolved_word
 from naviscope_ingest._core.timers import TimerKind, Timers
 from naviscope_spi import AnyOf, Dependency, OnBarrier, OnEpoch, OnMessage, OnResource, Resource, Seq
 
@@ -30,7 +31,7 @@ class Graph:
 
     Attributes:
         names: the kept epoch of each name.
-        freed: counting nodes whose last parent has committed.
+        freed: counting nodes whose last parent has committed, or whose resource is there.
         disputed: cases to be judged.
         barriers: barriers that got their first waiter.
         hands_over: whether any message ever passed a dependency, or a value was left.
@@ -58,14 +59,17 @@ class Graph:
         missing = 0
         for dependency in node.message.depends_on:
             if type(dependency) is not str:
-                self.open_case(node, node.message.depends_on, now)
+                if type(dependency) is OnResource and len(node.message.depends_on) == 1:
+                    self._count_resource(node, dependency)
+                else:
+                    self.open_case(node, node.message.depends_on, now)
                 return
             if dependency in done:
                 continue
             parent = live.get(dependency)
             if parent is None:
                 epoch.ghost(dependency).waiters.append(node)
-            elif parent.state is State.ENDED:
+            elif parent.state is ENDED:
                 self.open_case(node, node.message.depends_on, now)
                 return
             elif parent.waiters is not None:
@@ -77,35 +81,64 @@ class Graph:
             missing += 1
         node.missing = missing
 
+    def _count_resource(self, node: Node, wanted: OnResource) -> None:
+        """Let a message wait for one resource and nothing else."""
+        if not self.resources.is_satisfied(node.epoch.number, wanted):
+            node.missing = 1
+            self.resources.wait(node.epoch.number, node, wanted)
+            if wanted.timeout is not None:
+                self._timers.set(node.since + wanted.timeout, TimerKind.TIMEOUT, node.seq)
+
     def open_case(self, node: Node, depends_on: Iterable[str | Dependency], now: float) -> Case:
-        """Let a case decide for a message, over these dependencies."""
+        """Let a case decide for a message, over these dependencies, whose time begins now."""
         node.missing = NEVER
-        node.case = case = Case(node)
+        node.case = case = Case(node, now)
         for dependency in depends_on:
             root = self._grow(case, dependency, None)
             root.word = self._word(root)
             case.add(root)
-            # Also if its parent has ended: a replay may open it again, and time goes on.
-            if not isinstance(dependency, str) and dependency.timeout is not None:
-                self._timers.set_for(node, now + dependency.timeout, TimerKind.TIMEOUT, root)
+        # Also if their parents have ended: a replay may open them again, and time goes on.
+        for place, when in case.timeouts():
+            self._timers.set(when, TimerKind.TIMEOUT, node.seq, place)
         self._dispute(case)
         return case
 
-    def close_case(self, node: Node) -> None:
-        """Forget how a message's dependencies stood; it goes by them no longer."""
+    def case_of(self, node: Node) -> Case:
+        """Return the case of a waiting message. One that only counted gets one, as if it had had it all the time."""
         if node.case is not None:
-            node.case = None
-            self._timers.drop_all(node, TimerKind.TIMEOUT)
+            return node.case
+        self.close_case(node)
+        return self.open_case(node, node.message.depends_on, node.since)
 
-    def _grow(self, case: Case, dependency: str | Dependency, up: Gate | None) -> Term:
+    def close_case(self, node: Node) -> None:
+        """Forget how a message's dependencies stood; it goes by them no longer, whether it counted or had a case."""
+        case = node.case
+        if case is not None:
+            for place, when in case.timeouts():
+                self._timers.drop(when, TimerKind.TIMEOUT, node.seq, place)
+            for root in case.roots:
+                if isinstance(root.dependency, OnResource) and root.status is None:
+                    self.resources.leave(root, root.dependency)
+            node.case = None
+        elif (wanted := node.resource) is not None:
+            self._stop_counting(node, wanted)
+            self.resources.leave(node, wanted)
+
+    def _stop_counting(self, node: Node, wanted: OnResource) -> None:
+        """Take the resource that a message waits for as settled, whatever came of it."""
+        node.missing = 0
+        if wanted.timeout is not None:
+            self._timers.drop(node.since + wanted.timeout, TimerKind.TIMEOUT, node.seq)
+
+    def _grow(self, case: Case, dependency: str | Dependency, up: Group | None) -> Term:
         if isinstance(dependency, AnyOf):
-            gate = Gate(case, dependency, up)
+            group = Group(case, dependency, up)
             for member in dependency.members:
-                term = self._grow(case, member, gate)
-                gate.members.append(term)
-                gate.count(term, 1)
-            gate.status = gate.outcome()
-            return gate
+                term = self._grow(case, member, group)
+                group.members.append(term)
+                group.count(term, 1)
+            group.status = group.outcome()
+            return group
         term = Term(case, dependency, up)
         term.status = self._watch(term)
         return term
@@ -188,7 +221,7 @@ class Graph:
                 assert isinstance(waiter, Term)
                 self._tell(waiter, GO)
 
-    def ended(self, node: Node, now: float) -> None:
+    def ended(self, node: Node) -> None:
         """Tell the waiters of a message that it ended without committing. They stay, for a replay may come."""
         waiters = node.all_waiters()
         if not waiters:
@@ -202,7 +235,7 @@ class Graph:
                 node.waiters.append(waiter)
             elif waiter.case is None and waiter.state is State.WAITING:
                 # It only counted so far. The case looks at every parent, this one too, and takes its place here.
-                self.open_case(waiter, waiter.message.depends_on, now)
+                self.case_of(waiter)
 
     def reopened(self, node: Node) -> None:
         """Tell the waiters of a replayed message that it is unfinished again."""
@@ -217,8 +250,12 @@ class Graph:
     def provided(self, scope: Scope, resource: Resource) -> None:
         """Record a resource and tell those who wait for it."""
         self.hands_over |= resource.value is not None
-        for term in self.resources.provide(scope, resource):
-            self._tell(term, GO)
+        for waiter in self.resources.provide(scope, resource):
+            if isinstance(waiter, Term):
+                self._tell(waiter, GO)
+            elif (wanted := waiter.resource) is not None:
+                self._stop_counting(waiter, wanted)
+                self.freed.append(waiter)
 
     def opened(self, barrier: Barrier) -> None:
         """Open a barrier and tell those who wait for it."""
@@ -255,8 +292,9 @@ class Graph:
 
     # What happens to terms
 
-    def timed_out(self, root: Term) -> None:
-        """Let a root act as if its parent had expired, if it is open."""
+    def timed_out(self, node: Node, place: int) -> None:
+        """Let one of a message's dependencies act as if its parent had expired, if it is open."""
+        root = self.case_of(node).roots[place]
         root.timed_out = True
         self._reword(root)
 
@@ -307,38 +345,38 @@ class Graph:
         """Give a leaf a new status and carry it up to its root."""
         if term.status == status or not term.is_live:
             return
-        gate = term.up
-        if gate is None:
+        group = term.up
+        if group is None:
             term.status = status
             self._reword(term)
             return
-        could_die = gate.can_die
-        gate.count(term, -1)
+        could_die = group.can_die
+        group.count(term, -1)
         term.status = status
-        gate.count(term, 1)
-        self._recount(gate, could_die)
-        root = root_of(gate)
+        group.count(term, 1)
+        self._recount(group, could_die)
+        root = root_of(group)
         if root.word == "hold":
             # The group may fail as before, but by other members: perhaps all of those were discarded.
             self._reword(root)
 
-    def _recount(self, gate: Gate, could_die: bool) -> None:
-        status = gate.outcome()
-        up = gate.up
+    def _recount(self, group: Group, could_die: bool) -> None:
+        status = group.outcome()
+        up = group.up
         if up is None:
-            if gate.status != status:
-                gate.status = status
-                self._reword(gate)
+            if group.status != status:
+                group.status = status
+                self._reword(group)
             return
-        if gate.status == status and (status is not None or could_die == (gate.deadly > 0)):
+        if group.status == status and (status is not None or could_die == (group.deadly > 0)):
             return
         up_could_die = up.can_die
         # Take out what this group counted as before. It may have been open and deadly then, and open and harmless now.
-        deadly, gate.deadly = gate.deadly, int(could_die)
-        up.count(gate, -1)
-        gate.deadly = deadly
-        gate.status = status
-        up.count(gate, 1)
+        deadly, group.deadly = group.deadly, int(could_die)
+        up.count(group, -1)
+        group.deadly = deadly
+        group.status = status
+        up.count(group, 1)
         self._recount(up, up_could_die)
 
     def _reword(self, root: Term) -> None:
@@ -377,7 +415,7 @@ class Graph:
 
     def _ended_targets(self, term: Term) -> Iterator[Node | EpochTracker]:
         """Yield the messages and epochs in a term that ended badly."""
-        if isinstance(term, Gate):
+        if isinstance(term, Group):
             for member in term.members:
                 yield from self._ended_targets(member)
         elif term.status not in (None, GO, LOST):

@@ -101,8 +101,8 @@ class Lookout:
             assert node.rare.doomed_since is not None
             at = node.rare.doomed_since + self._grace
             if at <= now:
-                case = node.case or graph.open_case(node, node.message.depends_on, now)
-                due += [root for root in case.roots if root.word is None and root.dependency in dependencies]
+                roots = graph.case_of(node).roots
+                due += [root for root in roots if root.word is None and root.dependency in dependencies]
             elif self.due is None or at < self.due:
                 self.due = at
         for root in due:

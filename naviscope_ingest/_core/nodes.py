@@ -1,8 +1,14 @@
 """Messages as the core knows them.
 
-A message that waits only for plain ids costs one `Node`: `missing` counts the parents that have not committed, and each
-parent lists the node among its waiters. Everything else (policies, groups, resources, trouble of any kind) is a `Case`,
-made when it is first needed; see `terms`.
+A message that waits for plain ids, or for one resource and nothing else, costs one `Node` and *counts*: `missing` is
+how many parents have not committed, and each parent (or the resource) lists the node among its waiters. Everything else
+(groups, policies of parents, trouble of any kind) is a `Case`, made when it is first needed; see `terms`. A resource
+has no end that a policy would have to meet, so a message that waits for one needs a case only when its time is over or
+nothing alive can bring it. With several dependencies a count would not do: a resource that was there stays satisfied
+even if it is forgotten, so it must be known which of them were.
+
+Most waiting messages need no more, and there may be millions of them. So what they have is kept small: timers are no
+objects (see `timers`), and a durable store has the messages, of which an `Outline` stays here (see `outlines`).
 """
 
 from __future__ import annotations
@@ -11,16 +17,28 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from attrs import define, field
+from attrs import define
 
-from naviscope_spi import Dependency, End, Message, Seq
+from naviscope_ingest._core.outlines import Outline
+from naviscope_spi import Dependency, End, Message, OnResource, Seq
 
 if TYPE_CHECKING:
     from naviscope_ingest._core.epochs import EpochTracker
     from naviscope_ingest._core.terms import Case, Term
-    from naviscope_ingest._core.timers import Timer
 
-__all__ = ["NEVER", "Ghost", "Node", "Rare", "State", "Waiter"]
+__all__ = [
+    "COMMITTING",
+    "ENDED",
+    "NEVER",
+    "READY",
+    "RUNNING",
+    "WAITING",
+    "Ghost",
+    "Node",
+    "Rare",
+    "State",
+    "Waiter",
+]
 
 
 class State(Enum):
@@ -35,6 +53,14 @@ class State(Enum):
     ENDED = "ended"
 
 
+# In Python 3.11 a look at a member of an enum costs as much as making an object. What runs for each message uses these.
+WAITING: Final = State.WAITING
+READY: Final = State.READY
+RUNNING: Final = State.RUNNING
+COMMITTING: Final = State.COMMITTING
+ENDED: Final = State.ENDED
+
+
 NEVER: Final = 1 << 62
 """A count that no number of commits brings to zero: the node's case decides instead."""
 
@@ -45,10 +71,10 @@ class Node:
     Attributes:
         seq: its place in the store.
         epoch: the tracker of its epoch.
-        message: what was submitted; the payload is of no interest here.
+        message: what was submitted, or as much of it as decisions need; the payload is of no interest here.
         state: where it stands.
         end: how it ended, once it has.
-        missing: parents that have not committed; `NEVER` when a case decides.
+        missing: parents that have not committed, or the one resource; `NEVER` when a case decides.
         first: who waits for it first, if that is a node that counts: in a chain there is nobody else.
         waiters: who else waits for it: nodes that count, and terms of cases.
         case: how its dependencies stand, when counting is not enough.
@@ -61,8 +87,8 @@ class Node:
     def __init__(self, seq: Seq, epoch: EpochTracker, message: Message[Any], since: float) -> None:
         self.seq = seq
         self.epoch = epoch
-        self.message = message
-        self.state = State.WAITING
+        self.message: Message[Any] | Outline = message
+        self.state: State = WAITING
         self.end: End | None = None
         self.missing = 0
         self.first: Node | None = None
@@ -91,6 +117,20 @@ class Node:
         """When it expires. A replay after that time is meant to run all the same."""
         return None if self.rare is not None and self.rare.has_outlived else self.message.expires_at
 
+    @property
+    def starts_at(self) -> float | None:
+        """Before when it may not start: the time of its retry, or its own."""
+        retry_at = None if self.rare is None else self.rare.retry_at
+        return self.message.not_before if retry_at is None else retry_at
+
+    @property
+    def resource(self) -> OnResource | None:
+        """The resource that it counts; None if it does not wait, or for something else."""
+        if self.missing != 1 or self.case is not None or self.state is not State.WAITING:
+            return None
+        only = self.message.depends_on[0]
+        return only if isinstance(only, OnResource) else None
+
     def all_waiters(self) -> list[Waiter]:
         """Return everybody who waits for it, in the order in which they came."""
         waiters = self.waiters or []
@@ -116,7 +156,6 @@ class Rare:
         deferrals: how often it was deferred in this run.
         added: dependencies that deferrals added in this run.
         retry_at: when it may run again after a failure.
-        timers: the timers that are set for it.
         causes: the messages its end follows from.
         epoch_causes: the failed epochs its end follows from.
         reason: why it ended, in words.
@@ -132,7 +171,6 @@ class Rare:
     deferrals: int = 0
     added: tuple[str | Dependency, ...] = ()
     retry_at: float | None = None
-    timers: list[Timer] = field(factory=list)
     causes: frozenset[Seq] = frozenset()
     epoch_causes: frozenset[int] = frozenset()
     reason: str = ""

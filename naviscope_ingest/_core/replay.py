@@ -54,7 +54,7 @@ def revive(transitions: Transitions, nodes: Sequence[Node]) -> None:
     for node in nodes:
         transitions.wait(node, node.message.depends_on)
         if node.expires_at is not None:
-            transitions.timers.set_for(node, node.expires_at, TimerKind.EXPIRY)
+            transitions.timers.set(node.expires_at, TimerKind.EXPIRY, node.seq)
     for node in nodes:
         transitions.graph.reopened(node)
 

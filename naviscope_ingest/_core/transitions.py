@@ -15,11 +15,12 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, WAITING, Node, State
+from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
-from naviscope_spi import BadEnd, Dependency, Seq
+from naviscope_spi import BadEnd, Dependency, ErrorKind, Resource, Seq
 
 __all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
 
@@ -28,13 +29,14 @@ _END_OF: dict[Verdict, BadEnd] = {"fail": "dead", "cancel": "cancelled", "skip":
 
 @frozen
 class Decided:
-    """The core ended a message."""
+    """The core ended a message. The kind of error is given if it is not what others did."""
 
     seq: Seq
     end: BadEnd
     causes: frozenset[Seq]
     epoch_causes: frozenset[int]
     reason: str
+    kind: ErrorKind | None = None
 
 
 @frozen
@@ -77,7 +79,7 @@ class Transitions:
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
-    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+    def __init__(self, derives: Mapping[str, Collection[str]] | None, ageing: float) -> None:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
@@ -85,7 +87,7 @@ class Transitions:
         self.derivations = Derivations(derives)
         self.timers = Timers()
         self.graph = Graph(self.timers)
-        self.schedule = Schedule()
+        self.schedule = Schedule(self.timers, ageing)
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
@@ -113,12 +115,12 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
@@ -126,7 +128,7 @@ class Transitions:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
                     last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 node.since = now
                 start(node)
             else:
@@ -207,23 +209,36 @@ class Transitions:
         self.graph.epoch_changed(epoch)
         self.decisions.epochs.append(EpochEvent(epoch, "completed"))
 
+    def provide(self, provided: Iterable[tuple[Scope, Resource]]) -> None:
+        """Provide resources, which may be all that happens to the epochs of those who waited for them."""
+        freed = self.graph.freed
+        before = len(freed)
+        for scope, resource in provided:
+            self.graph.provided(scope, resource)
+        for node in freed[before:]:
+            self.touch(node.epoch)
+
     def make_ready(self, node: Node) -> None:
         """Let a message whose dependencies are satisfied start, at its time."""
-        not_before = node.message.not_before
-        if node.rare is not None and node.rare.retry_at is not None:
-            not_before = node.rare.retry_at
-        if not_before is not None and not_before > self.now:
-            self.delay(node, not_before)
+        starts_at = node.starts_at
+        if starts_at is not None and starts_at > self.now:
+            self.delay(node, starts_at)
         else:
             node.state = State.READY
             node.since = self.now
             self.schedule.add(node)
 
     def delay(self, node: Node, until: float) -> None:
-        """Let a message start later."""
+        """Let a message start later: when `starts_at` says."""
         node.state = State.DELAYED
         node.since = self.now
-        self.timers.set_for(node, until, TimerKind.START)
+        self.timers.set(until, TimerKind.START, node.seq)
+
+    def undelay(self, node: Node) -> None:
+        """Call off the later start of a message, if it has one."""
+        if node.state is State.DELAYED:
+            assert node.starts_at is not None
+            self.timers.drop(node.starts_at, TimerKind.START, node.seq)
 
     def wait(self, node: Node, depends_on: Iterable[str | Dependency]) -> Case:
         """Let a message wait for dependencies."""
@@ -243,7 +258,7 @@ class Transitions:
     def start_again(self, node: Node) -> None:
         """Make a message ready whose time has come. After a retry it still has its lane."""
         if node.state is State.DELAYED:
-            self.timers.drop_all(node, TimerKind.START)
+            self.undelay(node)
             node.state = State.READY
             node.since = self.now
             self.schedule.resume(node)
@@ -276,7 +291,7 @@ class Transitions:
             self.decisions.ended.append(Decided(node.seq, end, frozenset(), frozenset(), reason))
             self._close(node, end, reason)
         for node in nodes:
-            self.graph.ended(node, self.now)
+            self.graph.ended(node)
 
     def decide(
         self,
@@ -285,9 +300,11 @@ class Transitions:
         reason: str,
         causes: frozenset[Seq] = frozenset(),
         epoch_causes: frozenset[int] = frozenset(),
+        *,
+        kind: ErrorKind | None = None,
     ) -> None:
         """End a message by a decision of the core. Its executor does not run, or has answered."""
-        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason))
+        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason, kind))
         self.end(node, end, reason, causes, epoch_causes)
 
     def end(
@@ -302,7 +319,7 @@ class Transitions:
         self._close(node, end, reason)
         if causes or epoch_causes:
             node.more().causes, node.more().epoch_causes = causes, epoch_causes
-        self.graph.ended(node, self.now)
+        self.graph.ended(node)
 
     def _close(self, node: Node, end: BadEnd, reason: str) -> None:
         self.retire(node)
@@ -313,20 +330,23 @@ class Transitions:
 
     def retire(self, node: Node) -> None:
         """Take a message out of everything that unfinished messages are in."""
-        epoch, state = node.epoch, node.state
+        epoch, expires_at = node.epoch, node.message.expires_at
+        is_waiting = node.state is State.WAITING or node.state is State.HELD
+        if is_waiting:
+            epoch.waiting -= 1
+            self.graph.close_case(node)
+        else:
+            self.undelay(node)
         node.state = State.ENDED
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if state is State.WAITING or state is State.HELD:
-            epoch.waiting -= 1
-            self.graph.close_case(node)
-        elif node.message.key is not None:
+        if not is_waiting and (node.message.key is not None or self.schedule.slots):
             self.schedule.leave(node)
         if epoch.kinds is not None:
             epoch.count_kind(node, -1)
-        if node.rare is not None:
-            self.timers.drop_all(node)
+        if expires_at is not None:
+            self.timers.drop(expires_at, TimerKind.EXPIRY, node.seq)
 
     def touch(self, epoch: EpochTracker) -> None:
         """Note that something about an epoch changed."""

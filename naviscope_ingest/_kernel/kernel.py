@@ -21,17 +21,20 @@ from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
-from naviscope_ingest._kernel.prepared import recorder_for, scribe_for
+from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
     Accepted,
     CaughtUp,
+    ChecksMessages,
     Clock,
     DeferredStore,
     Ended,
@@ -51,6 +54,7 @@ from naviscope_spi import (
     SessionEnded,
     Settlement,
     SupportsRetention,
+    Waits,
 )
 
 __all__ = ["Kernel", "Statistics"]
@@ -102,14 +106,16 @@ class _Found:
 
     Attributes:
         fold: tells the core.
+        started: when it began, by the monotonic clock.
         held: what sessions had leased, by their tokens.
         recorded: messages whose outcomes are recorded.
         messages: how many were told.
         expected: how many will be.
     """
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: Fold, started: float) -> None:
         self.fold = fold
+        self.started = started
         self.held: dict[int, list[Seq]] = {}
         self.recorded: dict[Seq, None] = {}
         self.messages = 0
@@ -142,19 +148,27 @@ class Kernel:
             stall_grace=config.stall_grace,
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
+            ageing=config.ageing,
+            # A durable store has the messages; one in memory keeps them for as long as the core does.
+            keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
-        self.recovery = Recovery()
+        self._found: _Found | None = None
+        self._recovery: Recovery | None = None
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        # Messages that a recovery found in retry.
+        self._delayed: list[Seq] = []
         self._is_deciding = False
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
-        self._membership = Membership(store)
+        self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
+        executor = components.executor
+        self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
         self._recalls = recorder is not None
         self._hints = None if components.bus is None else Hints(components.bus)
@@ -170,12 +184,19 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._judge = Judge(
+            core=self.core,
+            config=config,
+            membership=self._membership,
+            now=clock.wall,
+            chance=random.random,
+            meter=self._meter,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, None if scribe is None else scribe.write
-            ),
+            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            judge=self._judge,
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -186,6 +207,11 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        for limit in config.limits:
+            self.core.control.put(limit)
+        if config.epoch_cap is not None:
+            self.core.control.cap_epochs(config.epoch_cap)
+        self._regulate()
 
     # Life
 
@@ -253,26 +279,30 @@ class Kernel:
 
     async def _recover(self) -> _Found:
         """Learn everything that the store has kept."""
-        found = _Found(Fold(self.core))
         started = told = self.clock.monotonic()
+        found = self._found = _Found(Fold(self.core), started)
         facts = self.store.facts(None)
         async for batch in facts:
             self.core.tell_time(self.clock.wall())
             for fact in batch:
                 found.take(fact.body)
                 self._note_recovered(fact.body)
-            now = self.clock.monotonic()
-            is_over = isinstance(batch[-1].body, CaughtUp)
-            self.recovery = self._summary(found, now - started, is_over=is_over)
-            if is_over:
+            if isinstance(batch[-1].body, CaughtUp):
                 break
+            now = self.clock.monotonic()
             if now - told >= _TELL_EVERY:
                 told = now
                 self._tell_progress()
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
+        self._recovery = self._summary(found, is_over=True)
         return found
 
-    def _summary(self, found: _Found, seconds: float, *, is_over: bool) -> Recovery:
+    @property
+    def recovery(self) -> Recovery:
+        """What was found in the store, so far."""
+        return self._recovery or (Recovery() if self._found is None else self._summary(self._found, is_over=False))
+
+    def _summary(self, found: _Found, *, is_over: bool) -> Recovery:
         left = [epoch for epoch in self.core.epochs.values() if not epoch.is_completed]
         return Recovery(
             epochs=len(left),
@@ -281,7 +311,7 @@ class Kernel:
             suspects=sum(map(len, self._suspects(found))),
             messages=found.messages,
             expected=found.expected,
-            seconds=seconds,
+            seconds=self.clock.monotonic() - found.started,
             is_over=is_over,
         )
 
@@ -309,6 +339,8 @@ class Kernel:
         if not self._recalls:
             self.core.disregard_records(list(found.recorded))
         self.core.advance(self.clock.wall())
+        self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
+        self._delayed.clear()
         for seqs in self._suspects(found):
             self._workers.suspect(seqs)
         seen = self.recovery
@@ -335,10 +367,13 @@ class Kernel:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
             self.book.open(fact.record)
+        elif isinstance(fact, Waits):
+            if fact.not_before is not None:
+                self._delayed.append(fact.seq)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
-                error = "" if fact.letter is None else fact.letter.decode()
+                error = reason_of(fact.letter)
                 node.more().reason = error
                 self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
 
@@ -393,7 +428,8 @@ class Kernel:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
-        return not self._workers.in_flight and not self._is_deciding and not self.core.schedule.has_ready()
+        schedule = self.core.schedule
+        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -431,6 +467,8 @@ class Kernel:
     async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
         """Store messages and let them run."""
         self.check_running()
+        if self._check is not None:
+            self._check(messages)
         page.submits += 1
         try:
             receipt = await self._membership.ask(self.store.put(page.key, messages))
@@ -439,7 +477,7 @@ class Kernel:
                 new = messages
                 if len(receipt.accepted) < len(messages):
                     new = [messages[index] for index in receipt.indexes]
-                self.core.accept(page.key.number, receipt.accepted, self._membership.to_remember(new))
+                self.core.accept(page.key.number, receipt.accepted, new)
             if receipt.duplicates:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
             self._meter.submitted(page.key, receipt)
@@ -542,6 +580,18 @@ class Kernel:
             self._wakes_at = due
             self._alarm.set()
 
+    def _regulate(self) -> None:
+        """Let workers ask what may start at the present time, once limits go by it."""
+        if self.core.control.is_on:
+            self._workers.take = self._take_in_time
+
+    def _take_in_time(self, limit: int) -> list[Seq]:
+        self.core.tell_time(self.clock.wall())
+        taken = self.core.take(limit)
+        # What was parked now waits for a time, and whoever asked may be busy until long after it.
+        self._set_alarm()
+        return taken
+
     # Who is woken
 
     def _wake(self) -> None:
@@ -587,17 +637,10 @@ class Kernel:
             for event in decisions.epochs
             if event.event == "completed"
         }
+        ended, records = await self._judge.ends(decisions.ended)
         settlement: Settlement[Any] = Settlement(
-            ended=[
-                Ended(
-                    each.seq,
-                    each.end,
-                    tuple(sorted(each.causes)),
-                    tuple(sorted(each.epoch_causes)),
-                    each.reason.encode() or None,
-                )
-                for each in decisions.ended
-            ],
+            ended=ended,
+            records=records,
             epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
         )
         await self._membership.write(settlement)

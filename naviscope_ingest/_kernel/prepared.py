@@ -38,7 +38,7 @@ from naviscope_spi import (
     SystemFailure,
 )
 
-__all__ = ["MAX_RECORD", "Recorder", "recorder_for", "scribe_for"]
+__all__ = ["MAX_RECORD", "Recorder", "recorder_for", "refuser_for", "scribe_for"]
 
 MAX_RECORD = 256 * 1024 * 1024
 """The largest outcome that is recorded, in bytes."""
@@ -68,6 +68,21 @@ def scribe_for(store: DeferredStore[Any]) -> Scribe | None:
         return None
     codec = store.codec if isinstance(store, EncodesPayloads) else MsgspecCodec()
     return Scribe(codec, sys.maxsize if store.info.max_payload is None else store.info.max_payload)
+
+
+def refuser_for(
+    scribe: Scribe | None, check: Callable[[Sequence[Message[Any]]], None] | None
+) -> Callable[[Message[Any]], object] | None:
+    """Return what raises for a derived message that store or executor would refuse; None if both take everything."""
+    if check is None:
+        return None if scribe is None else scribe.write
+
+    def refuse(message: Message[Any]) -> None:
+        check([message])
+        if scribe is not None:
+            scribe.write(message)
+
+    return refuse
 
 
 def recorder_for(sink: CommitSink[Any], scribe: Scribe | None) -> Recorder | None:

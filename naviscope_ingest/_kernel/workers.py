@@ -69,6 +69,7 @@ class Workers:
         outbox: what executors have answered.
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
+        take: says what may start.
         committer: who empties the outbox.
     """
 
@@ -91,6 +92,7 @@ class Workers:
         self.outbox: list[Answer] = []
         self.in_flight = 0
         self.executed = 0
+        self.take = core.take
         self._executor = executor
         self._runs_batches = isinstance(executor, SupportsBatch)
         self._core = core
@@ -171,7 +173,7 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels, take = self._ring, self._levels, self._core.take
+        ring, levels, take = self._ring, self._levels, self.take
         has_committed = False
         while True:
             room = self._most - self.in_flight
@@ -183,7 +185,8 @@ class Workers:
                         return
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
-                    leases = await self._membership.lease(seqs)
+                    claim = self._membership.lease_nowait
+                    leases = await self._membership.lease(seqs) if claim is None else claim(seqs)
                     self.in_flight -= len(seqs) - len(leases)
                     self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return
@@ -231,6 +234,10 @@ class Workers:
                 for lease in leases if self._recorder is None else self._recall(leases, self._recorder):
                     self._begin(lease)
                 return
+            if node is not None and self._core.control.waits_for_time(node):
+                # The others wait with it: they must not run beside it.
+                await self._sleep()
+                return
             self._suspects.popleft()
             if self._core.is_unfinished(seq):
                 self._late_suspects[seq] = None
@@ -251,7 +258,9 @@ class Workers:
             self._work.append(lease)
             return
         name = lease.message.id
-        error = Permanent(f"message {name!r} ran alone each of the {lease.crashes} times that the process died")
+        error = Permanent(
+            f"message {name!r} ran alone each of the {lease.crashes} times that the process died", error_kind="poison"
+        )
         self.outbox.append((lease, Raised(error)))
 
     def _recall(self, leases: Sequence[Lease[Any]], recorder: Recorder) -> Sequence[Lease[Any]]:
@@ -411,7 +420,7 @@ class Workers:
                 )
         except Exception as error:
             if isinstance(error, SystemFailure) or len(leases) == 1:
-                return [Raised(error)] * len(leases)
+                return [Raised(error, is_alone=len(leases) == 1)] * len(leases)
             half = len(leases) // 2
             return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
         return answers

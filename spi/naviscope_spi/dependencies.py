@@ -327,6 +327,18 @@ class OnResource(Dependency):
     min_version: int = field(default=0, converter=check_version)
     external: bool = False
 
+    def named(self, name: str) -> OnResource:
+        """Return the same dependency on another resource, whose name was checked before. It takes no checks."""
+        other = object.__new__(OnResource)
+        put = object.__setattr__
+        put(other, "otherwise", self.otherwise)
+        put(other, "timeout", self.timeout)
+        put(other, "on_unresolved", self.on_unresolved)
+        put(other, "name", name)
+        put(other, "min_version", self.min_version)
+        put(other, "external", self.external)
+        return other
+
     def describe(self) -> str:
         """Name what is waited for."""
         version = f" (version {self.min_version} or later)" if self.min_version else ""

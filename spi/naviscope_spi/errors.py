@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Literal, TypeAlias
 
 __all__ = [
     "EpochExists",
     "EpochSealed",
+    "ErrorKind",
     "InvalidMessage",
     "PartlyRefused",
     "PayloadNotDecodable",
@@ -29,21 +31,58 @@ __all__ = [
 ]
 
 
+ErrorKind: TypeAlias = Literal[
+    "connection",
+    "timeout",
+    "rate_limit",
+    "auth",
+    "not_found",
+    "client",
+    "server",
+    "schema",
+    "parse",
+    "constraint",
+    "deadlock",
+    "quota",
+    "dependency",
+    "poison",
+    "expired",
+    "bug",
+]
+"""What sort of thing went wrong. The same words stand in dead letters, metrics and logs."""
+
+
 class Transient(Exception):  # noqa: N818 - the name is the decision, as in `raise Transient("server busy")`
     """The same work may succeed later: try again.
 
     Args:
         reason: what went wrong, in words.
         retry_after: seconds the other side asked us to wait. A failure that carries it spends no attempt.
+        error_kind: what sort of error it is; None leaves that to the classifier.
     """
 
-    def __init__(self, reason: str = "", *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str = "", *, retry_after: float | None = None, error_kind: ErrorKind | None = None
+    ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.error_kind = error_kind
 
 
 class Permanent(Exception):  # noqa: N818 - the name is the decision
-    """The same work can never succeed: the message ends dead and is kept as a dead letter."""
+    """The same work can never succeed: the message ends dead and is kept as a dead letter.
+
+    Args:
+        reason: what went wrong, in words.
+        error_kind: what sort of error it is; None leaves that to the classifier.
+    """
+
+    error_kind: ErrorKind | None = None
+
+    def __init__(self, *reason: object, error_kind: ErrorKind | None = None) -> None:
+        super().__init__(*reason)
+        if error_kind is not None:
+            self.error_kind = error_kind
 
 
 class SystemFailure(Exception):  # noqa: N818 - the name is the decision
@@ -100,6 +139,8 @@ class PayloadNotDecodable(Permanent):
         reason: why.
         message_id: the message; a codec does not know it, the store adds it.
     """
+
+    error_kind: ErrorKind | None = "schema"
 
     def __init__(self, kind: str, reason: str, *, field: str = "payload", message_id: str | None = None) -> None:
         super().__init__(

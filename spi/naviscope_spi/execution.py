@@ -9,11 +9,13 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_chec
 from attrs import define, frozen
 
 from naviscope_spi.dependencies import Dependency
+from naviscope_spi.errors import ErrorKind
 from naviscope_spi.messages import Message, Outcome
 from naviscope_spi.stores import EpochKey, Lease, Seq
 
 __all__ = [
     "AppliesInside",
+    "ChecksMessages",
     "Clock",
     "CommitBatch",
     "CommitSink",
@@ -22,6 +24,7 @@ __all__ = [
     "EncodesOps",
     "Entry",
     "Executor",
+    "MeasuresFailures",
     "PipelineBus",
     "Ready",
     "RuntimeMetrics",
@@ -85,6 +88,11 @@ class Delivery(Generic[P_co]):
     def __repr__(self) -> str:
         return f"<Delivery {self.task_key!r} run {self.run} attempt {self.attempt}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For executors that work in other processes.
+        made = (self._lease, self._store_id, tuple(self.unmet), dict(self.values))
+        return type(self), made, (None, {"payload": self.payload})
+
     @property
     def message(self) -> Message[P_co]:
         """The message as it was submitted, or as a replay edited it."""
@@ -142,6 +150,22 @@ class SupportsBatch(Protocol[P_contra, Op_co]):
         """Work on messages of one kind, never two of one key; answer one outcome each, in the same order.
 
         A raise spends no attempt: the batch is run again in halves, then singly.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksMessages(Protocol):
+    """An executor that knows which messages it takes. What it refuses is never stored."""
+
+    def check_messages(self, messages: Sequence[Message[Any]]) -> None:
+        """Look at messages before they are stored: submitted ones, and those that an outcome derives.
+
+        Called often; must be quick and must not wait.
+
+        Raises:
+            InvalidMessage: there is one that it could never execute. A submit raises it, and nothing of its chunk is
+                stored; a message that derives such a one ends dead.
         """
         ...
 
@@ -306,6 +330,27 @@ class RuntimeMetrics(Protocol):
 
     def observed(self, depths: Mapping[str, int]) -> None:
         """How many messages are in each state now."""
+        ...
+
+
+@runtime_checkable
+class MeasuresFailures(Protocol):
+    """Metrics that want to know what went wrong. Rare enough to be told of each; must be quick and must not raise."""
+
+    def attempt_failed(self, kind: str, error_kind: ErrorKind) -> None:
+        """An attempt of a message of a kind failed."""
+        ...
+
+    def sink_failed(self, error_kind: ErrorKind) -> None:
+        """A sink did not commit a batch."""
+        ...
+
+    def sink_slow(self, seconds: float) -> None:
+        """A sink took longer than it should."""
+        ...
+
+    def breaker_changed(self, name: str, state: Literal["closed", "open", "half-open"]) -> None:
+        """A circuit breaker changed."""
         ...
 
 

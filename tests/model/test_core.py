@@ -23,7 +23,12 @@ INTERLEAVINGS = 50
 
 
 def core_of(program: Program) -> CoreWorld:
-    return CoreWorld(derives=program.derives, on_unresolved=program.on_unresolved, max_deferrals=program.max_deferrals)
+    return CoreWorld(
+        derives=program.derives,
+        on_unresolved=program.on_unresolved,
+        max_deferrals=program.max_deferrals,
+        keeps_outlines=program.seed % 2 == 0,
+    )
 
 
 class Different(AssertionError):  # noqa: N818 - it is what the comparison finds

@@ -274,7 +274,12 @@ def crashed(world: RecordingWorld) -> Core:
 
 
 def world_of(program: Program, kind: type[RecordingWorld] = RecordingWorld) -> Any:
-    return kind(derives=program.derives, on_unresolved=program.on_unresolved, max_deferrals=program.max_deferrals)
+    return kind(
+        derives=program.derives,
+        on_unresolved=program.on_unresolved,
+        max_deferrals=program.max_deferrals,
+        keeps_outlines=program.seed % 2 == 0,
+    )
 
 
 def look_now_and_then(

@@ -163,3 +163,38 @@ def count_up(waiters: int) -> None:
 def test_a_waiter_costs_the_same_however_many_wait_for_other_versions():
     # Ten times as many take ten times as long; if each step looked at all who wait, a hundred times.
     assert ratio(lambda: count_up(20_000), lambda: count_up(2_000)) < 30
+
+
+@pytest.mark.parametrize(
+    "depends_on",
+    [
+        [Dependency.resource("r", 1)],
+        [Dependency.resource("r", 1, timeout=5)],
+        [Dependency.resource("r", 1), Dependency.resource("s")],
+    ],
+    ids=["one", "one with a timeout", "several"],
+)
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_message_that_is_cancelled_waits_for_no_resource_any_more(depends_on, others):
+    desk = Desk()
+    desk.add("x", *depends_on)
+    for number in range(others):
+        desk.add(f"y{number}", Dependency.resource("r", 2))
+    desk.core.cancel(desk.seq("x"))
+    if not others:
+        assert desk.core.graph.resources._waiters == {}
+    desk.core.provide(Resource("r", 1))
+    assert desk.states() == ["cancelled", *["waiting"] * others]
+    desk.core.provide(Resource("r", 2))
+    assert desk.states() == ["cancelled", *["ready"] * others]
+    assert desk.core.graph.resources._waiters == {}
+
+
+def test_an_epoch_that_only_waited_for_a_resource_moves_again():
+    desk = Desk()
+    desk.add("x", Dependency.resource("r", external=True))
+    desk.seal()
+    assert desk.epoch().is_blocked
+    desk.core.provide(Resource("r"))
+    desk.core.advance(desk.core.now)
+    assert (desk.state("x"), desk.epoch().is_blocked) == ("ready", False)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from naviscope_ingest._core.timers import Timer, TimerKind, Timers
 from naviscope_spi import Dependency, Ended, Message, Resource
 from tests.unit.core.desk import Desk
 
@@ -204,3 +207,59 @@ def test_the_deadline_of_a_completed_epoch_does_nothing():
     desk.core.advance(5.0)
     desk.core.replay(desk.seq("x"))
     assert desk.state("x") == "ready"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_timers_come_out_in_the_order_of_a_sorted_list(seed):
+    """Thousands of timers, many of them at the same instant: by time, then kind, then number, then dependency."""
+    rng = random.Random(seed)
+    timers, expected = Timers(), set()
+    for _ in range(20_000):
+        timer = Timer(float(rng.randrange(50)), TimerKind(rng.randrange(4)), rng.randrange(2_000), rng.randrange(3))
+        if timer in expected:
+            expected.remove(timer)
+            timers.drop(*timer)
+        elif rng.random() < 0.8:
+            expected.add(timer)
+            timers.set(*timer)
+        else:
+            # One that is not there.
+            timers.drop(*timer)
+    assert len(timers) == len(expected)
+    assert timers.next_due == min(expected).when
+    assert [timers.pop_due(30.0) for _ in expected if timers.next_due <= 30.0] == sorted(
+        timer for timer in expected if timer.when <= 30.0
+    )
+    assert timers.pop_due(30.0) is None
+
+
+def test_the_largest_numbers_fit_into_a_timer():
+    timers = Timers()
+    largest = Timer(1e300, TimerKind.GATE, 2**43 - 1, 2**17 - 1)
+    timers.set(*largest)
+    assert timers.pop_due(1e301) == largest
+
+
+def test_timers_that_were_called_off_leave_nothing():
+    timers = Timers()
+    for number in range(100_000):
+        timers.set(5.0, TimerKind.EXPIRY, number)
+    for number in reversed(range(100_000)):
+        timers.drop(5.0, TimerKind.EXPIRY, number)
+    assert (len(timers), timers.next_due, timers._blocks) == (0, None, [])
+
+
+def test_a_timeout_counts_from_acceptance_also_when_trouble_comes_first():
+    """A message that counts its one resource gets a case when nothing alive can bring that; its time goes on."""
+    desk = Desk(stall_grace=1.0)
+    desk.core.advance(10.0)
+    wanted = Dependency.resource("r", timeout=20, otherwise={"expired": "hold"})
+    desk.add("x", wanted)
+    assert (desk.nodes["x"].case, desk.core.next_due) == (None, 30.0)
+    desk.seal()
+    desk.core.advance(29.0)
+    assert (desk.state("x"), desk.core.next_due) == ("waiting", 30.0)
+    desk.core.advance(30.0)
+    assert desk.state("x") == "held"
+    desk.core.provide(Resource("r"))
+    assert (desk.state("x"), timers(desk)) == ("ready", 0)

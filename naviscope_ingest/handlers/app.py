@@ -1,0 +1,205 @@
+"""The app: a store, a sink, and a function for each kind of message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
+from naviscope_ingest.errors import HandlerError, RuntimeStopped
+from naviscope_ingest.handlers.processes import Processes
+from naviscope_ingest.handlers.signature import RunIn, read_signature
+from naviscope_ingest.handlers.table import Handler, HandlerTable, codec_for
+from naviscope_ingest.intake import Epoch, IntakeHandle, Messages
+from naviscope_ingest.reports import SubmitReceipt
+from naviscope_ingest.runtime import IngestRuntime
+from naviscope_ingest.sinks import MemorySink
+from naviscope_ingest.stores import open_store
+from naviscope_spi import CommitSink, EncodesPayloads, RuntimeMetrics, check_name
+
+__all__ = ["Ingest"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=CommitSink[Any])
+
+
+class Ingest:
+    """Handlers, a sink and the URL of a store; `running()` makes a runtime of them.
+
+    Making one opens nothing and starts nothing, so it may stand at the top of a module. It can run any number of times,
+    one after the other.
+
+    Args:
+        url: of the store: "sqlite:///ingest.db", "memory://", or a scheme that another package brings.
+        config: how the runtime behaves. What handlers declare is added to it.
+        metrics: hooks for measurement.
+        threads: how many plain functions run at a time, each in a thread.
+        processes: how many functions declared with `run_in="process"` run at a time; None for one on each core.
+        **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `retain`.
+
+    Attributes:
+        url: as given.
+    """
+
+    def __init__(
+        self,
+        url: str = "memory://",
+        *,
+        config: RuntimeConfig | None = None,
+        metrics: RuntimeMetrics | None = None,
+        threads: int = 16,
+        processes: int | None = None,
+        **options: Any,  # noqa: ANN401 - of the store
+    ) -> None:
+        for name, count in (("threads", threads), ("processes", processes)):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise ValueError(f"Ingest({name}={count!r}): give a whole number of at least 1")
+        if "codec" in options:
+            raise ValueError("Ingest(codec=...): an app makes its own codec, from the annotations of its handlers")
+        self.url = url
+        self._config = config or RuntimeConfig()
+        self._metrics = metrics
+        self._threads = threads
+        self._processes = processes
+        self._options = options
+        self._handlers: dict[str, Handler] = {}
+        self._sink: CommitSink[Any] | None = None
+        self._intake: IntakeHandle[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Ingest {self.url!r}: {', '.join(self._handlers) or 'no handlers'}>"
+
+    # Declaring
+
+    def handler(
+        self,
+        kind: str,
+        *,
+        derives: Collection[str] | None = None,
+        run_in: RunIn | None = None,
+        payload: Any = None,  # noqa: ANN401 - a type
+    ) -> Callable[[F], F]:
+        """Declare the function that does the work of messages of one kind. The function stays as it is.
+
+        It takes the payload, a `Delivery`, or both; which is which is told by the annotations, and payloads are checked
+        against theirs. It may return None, an op, derived messages, resources, a list of these, or an outcome. It may
+        raise `Transient`, `Permanent` or `SystemFailure`.
+
+        Args:
+            kind: the kind of message.
+            derives: the kinds of message it returns; barriers open earlier for knowing it. [] for none.
+            run_in: "process" for a function that computes; else an async function runs as a task, a plain one in a
+                thread.
+            payload: the type of the payload, for functions whose annotations do not say it.
+
+        Raises:
+            HandlerError: the kind has one already, or the function cannot be a handler.
+        """
+        check_name("kind", kind)
+        if derives is not None:
+            self._check_derives(kind, derives)
+
+        def declare(function: F) -> F:
+            name = f"handler {getattr(function, '__qualname__', repr(function))!r} of kind {kind!r}"
+            known = self._handlers.get(kind)
+            if known is not None:
+                raise HandlerError(f"{name}: this kind has one already, {known.name}: one function for each kind")
+            if self._intake is not None:
+                raise HandlerError(f"{name}: the app is running: declare handlers before it starts")
+            signature = read_signature(function, name, payload, run_in)
+            self._handlers[kind] = Handler(kind, function, signature, None if derives is None else frozenset(derives))
+            return function
+
+        return declare
+
+    @staticmethod
+    def _check_derives(kind: str, derives: Collection[str]) -> None:
+        if isinstance(derives, str | bytes) or not all(isinstance(each, str) for each in derives):
+            raise HandlerError(f"handler({kind!r}, derives={derives!r:.80}): give a list of kinds")
+
+    def sink(self, sink: S) -> S:
+        """Say where ops go, and return the sink.
+
+        Raises:
+            HandlerError: there is one already.
+        """
+        if self._sink is not None:
+            raise HandlerError(f"the app has a sink already, {self._sink!r:.80}: several go into one SinkSet")
+        self._sink = sink
+        return sink
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """What was declared, by kind."""
+        return MappingProxyType(self._handlers)
+
+    # Running
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[IntakeHandle[Any]]:
+        """Run for as long as a block lasts, then stop. What an earlier process left unfinished goes on at once.
+
+        An exception of the block is raised as it is. An error that ends the runtime cancels the block and is raised as
+        `RuntimeFailed`.
+
+        Raises:
+            HandlerError: there is no handler, or one derives a kind that has none.
+        """
+        self._check_complete()
+        codec = codec_for(self._handlers)
+        if self._intake is not None:
+            raise RuntimeError("the app is running already")
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(open_store(self.url, **self._store_options(codec)))
+            processes = Processes(self._processes)
+            stack.push_async_callback(processes.aclose)
+            table = HandlerTable(
+                self._handlers,
+                codec,
+                encodes=isinstance(store, EncodesPayloads),
+                has_sink=self._sink is not None,
+                threads=self._threads,
+                processes=processes,
+            )
+            if isinstance(self._sink, AbstractAsyncContextManager):
+                await stack.enter_async_context(self._sink)
+            components: RuntimeComponents[Any, Any] = RuntimeComponents(
+                executor=table, commit_sink=self._sink or MemorySink(), store=store, metrics=self._metrics
+            )
+            runtime = IngestRuntime(components, self._runtime_config())
+            intake = await stack.enter_async_context(runtime.running())
+            self._intake = intake
+            try:
+                yield intake
+            finally:
+                self._intake = None
+
+    async def submit(self, epoch: Epoch[Any] | str, messages: Messages[Any], *, strict: bool = False) -> SubmitReceipt:
+        """Submit to the app while it runs; see `IntakeHandle.submit`. Handlers may do so too.
+
+        Raises:
+            RuntimeStopped: it does not run.
+        """
+        if self._intake is None:
+            raise RuntimeStopped("the app is not running: submit inside `async with app.running()`")
+        return await self._intake.submit(epoch, messages, strict=strict)
+
+    def _check_complete(self) -> None:
+        if not self._handlers:
+            raise HandlerError("the app has no handlers: declare some with @app.handler(kind)")
+        for handler in self._handlers.values():
+            missing = sorted(set(handler.derives or ()) - self._handlers.keys())
+            if missing:
+                raise HandlerError(f"{handler.name} derives kind {missing[0]!r}, and there is no handler for it")
+
+    def _store_options(self, codec: object) -> dict[str, Any]:
+        # A store in memory keeps payloads as they are: handlers get them converted all the same.
+        return self._options if self.url.startswith("memory:") else {"codec": codec, **self._options}
+
+    def _runtime_config(self) -> RuntimeConfig:
+        declared = {kind: each.derives for kind, each in self._handlers.items() if each.derives is not None}
+        return evolve(self._config, derives={**(self._config.derives or {}), **declared} or None)
