@@ -89,6 +89,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -187,6 +188,7 @@ __all__ = [
     "UnknownKind",
     "UnknownLetter",
     "UnknownMessage",
+    "UnknownOption",
     "WholeLetter",
     "open_store",
     "task_key",
