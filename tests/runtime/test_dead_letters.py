@@ -329,6 +329,56 @@ async def test_a_replay_that_is_cancelled_was_whole_or_not_at_all():
             assert (report.succeeded, report.committed) == (True, 3)
 
 
+async def test_two_who_replay_the_same_replay_each_letter_once():
+    names = [f"m{n}" for n in range(250)]
+    executor = Mended(*names)
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        await world.batch(*messages(*names), name="e")
+        executor.bad.clear()
+        letters, receipts = world.intake.dead_letters, []
+
+        async def replay():
+            receipts.append(await letters.replay(epoch="e"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replay)
+            nursery.start_soon(replay)
+        assert sum(receipt.letters for receipt in receipts) == 250
+        assert (await world.intake.wait_epoch("e")).succeeded
+        assert sorted(name for _, name, _ in await noted(letters)) == sorted(names)
+        assert len(executor.seen) == 500
+
+
+async def test_an_epoch_completes_and_is_repaired_while_others_work():
+    """Replays, commits and completions at once: every message commits once, and every report comes out good."""
+    names = [f"m{n}" for n in range(40)]
+    executor = Mended(*names)
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        letters = world.intake.dead_letters
+        await world.batch(*messages(*names), name="one")
+        across = [Message(f"x-{name}", None, depends_on=[Dependency.message(name, epoch="one")]) for name in names]
+        executor.bad.clear()
+        epoch = await world.intake.new_epoch("two")
+
+        async def submit():
+            for message in across:
+                await epoch.submit([message])
+            await epoch.seal()
+
+        async def replay():
+            for name in names:
+                await letters.replay(epoch="one", message_id=name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(submit)
+            nursery.start_soon(replay)
+        for name in ("one", "two"):
+            report = await world.intake.wait_epoch(name)
+            assert (report.succeeded, report.committed) == (True, 40)
+        assert await letters.count() == 0
+        assert sorted(world.sink.ops) == sorted([*names, *(message.id for message in across)])
+
+
 async def test_an_ended_message_says_how_it_is_brought_back():
     async with started({"a": Fatal("broken")}) as world:
         report = await world.batch(*messages("a"), name="e")
