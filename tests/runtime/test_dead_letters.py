@@ -247,6 +247,21 @@ async def test_a_closure_larger_than_a_step_comes_back_whole(monkeypatch):
         assert (report.succeeded, report.committed, report.revision) == (True, 42, 1)
 
 
+async def test_letters_that_share_what_they_took_down_come_back_in_several_steps(monkeypatch):
+    """What one step revived has gone on when the next is planned, and is not revived again."""
+    monkeypatch.setattr("naviscope_ingest._kernel.repairs._STEP", 4)
+    executor = Mended("a", "b", "c")
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        shared = [Message(f"s{n}", None, depends_on=["a", "b", "c"]) for n in range(3)]
+        await world.batch(*messages("a", "b", "c"), *shared, name="e")
+        executor.bad.clear()
+        receipt = await world.intake.dead_letters.replay(epoch="e", kind="message")
+        assert (receipt.letters, receipt.followers) == (3, 3)
+        report = await world.intake.wait_epoch("e")
+        assert (report.succeeded, report.committed) == (True, 6)
+        assert sorted(name for name, run, _ in executor.seen if run) == ["a", "b", "c", "s0", "s1", "s2"]
+
+
 async def test_what_dies_while_a_replay_is_written_comes_back_too():
     """A child is submitted while its dead parent is being revived: it follows the end that is just being lifted."""
     executor = Mended("a")
