@@ -53,7 +53,9 @@ from naviscope_spi import (
     Seq,
     SessionEnded,
     Settlement,
+    StoreRefused,
     SupportsRetention,
+    SupportsUnique,
     Waits,
 )
 
@@ -464,14 +466,20 @@ class Kernel:
             self._meter.epoch(record.key, "opened")
         return page
 
-    async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
-        """Store messages and let them run."""
+    async def put(
+        self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None = None
+    ) -> PutReceipt:
+        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch."""
         self.check_running()
         if self._check is not None:
             self._check(messages)
         page.submits += 1
         try:
-            receipt = await self._membership.ask(self.store.put(page.key, messages))
+            if unique_for is None:
+                stored = self.store.put(page.key, messages)
+            else:
+                stored = self._unique.put_unique(page.key, messages, unique_for)
+            receipt = await self._membership.ask(stored)
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
                 new = messages
@@ -487,6 +495,14 @@ class Kernel:
                 page.tell()
         await self._follow_up()
         return receipt
+
+    @property
+    def _unique(self) -> SupportsUnique[Any]:
+        if not isinstance(self.store, SupportsUnique):
+            raise StoreRefused(
+                f"unique_for: {type(self.store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
+            )
+        return self.store
 
     async def seal(self, page: EpochPage) -> None:
         """Seal an epoch, once the submits that are under way are through."""

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from heapq import heappop, heappush
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import trio
 from attrs import define, field, frozen
@@ -100,6 +101,14 @@ class _Step:
     others: list[FactBody] = field(factory=list)
 
 
+class _Unique(NamedTuple):
+    """A message that is remembered beyond its epoch."""
+
+    until: float
+    epoch: int
+    seq: Seq
+
+
 class Ledger(Generic[P]):
     """What a store in memory keeps. Its methods are those of the contract, each a single step that does not wait.
 
@@ -129,6 +138,9 @@ class Ledger(Generic[P]):
         self._staged: dict[Seq, dict[Seq, Message[P]]] = {}
         self._resources: Scope = {}
         self._records: dict[str, dict[str, bytes]] = {}
+        # Ids that are remembered beyond their epoch, by kind and id; and when each is forgotten, the next one first.
+        self._uniques: dict[tuple[str, str], _Unique] = {}
+        self._until: list[tuple[float, tuple[str, str]]] = []
 
     def statistics(self) -> StoreStatistics:
         """Count what is held now. Takes time with the number of epochs, not of messages."""
@@ -230,6 +242,29 @@ class Ledger(Generic[P]):
             at = self._enliven(epoch, seqs, new)
             self._tell([Accepted(epoch.key, seqs, new, at)] if self._feed.readers else ())
         return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
+
+    @_atomic
+    def put_unique(self, key: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Accept messages that were not accepted so in another epoch before, and remember them."""
+        number, now = self._known(key).key.number, self._wall()
+        while self._until and self._until[0][0] <= now:
+            until, name = heappop(self._until)
+            if name in self._uniques and self._uniques[name].until == until:
+                del self._uniques[name]
+        kept = [
+            index
+            for index, message in enumerate(messages)
+            if self._uniques.get((message.kind, message.id), _Unique(0, number, Seq(0))).epoch == number
+        ]
+        receipt = self.put(key, [messages[index] for index in kept])
+        indexes = [kept[index] for index in receipt.indexes]
+        until = now + seconds
+        for seq, index in zip(receipt.accepted, indexes, strict=True):
+            if until > now:
+                name = (messages[index].kind, messages[index].id)
+                self._uniques[name] = _Unique(until, number, seq)
+                heappush(self._until, (until, name))
+        return PutReceipt(receipt.accepted, indexes, len(messages) - len(indexes), receipt.conflicts)
 
     @_atomic
     def put_staged(self, key: EpochKey, messages: Sequence[Message[P]], parent: Lease[P]) -> PutReceipt:
@@ -387,6 +422,10 @@ class Ledger(Generic[P]):
         epoch.failed[seq] = None
         epoch.unfinished -= 1
         epoch.letters += ended.end in ("dead", "expired")
+        if ended.end == "cancelled" and self._uniques:
+            name = (epoch.messages[seq].kind, epoch.messages[seq].id)
+            if name in self._uniques and self._uniques[name].seq == seq:
+                del self._uniques[name]
         step.has_changed = True
         step.fates.append(ended)
 

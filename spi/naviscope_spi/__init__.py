@@ -114,6 +114,7 @@ from naviscope_spi.stores import (
     SupportsFind,
     SupportsRecords,
     SupportsRetention,
+    SupportsUnique,
     SupportsVerify,
     Waits,
 )
@@ -210,6 +211,7 @@ __all__ = [
     "SupportsNoWait",
     "SupportsRecords",
     "SupportsRetention",
+    "SupportsUnique",
     "SupportsVerify",
     "SystemFailure",
     "Transient",

@@ -19,6 +19,7 @@ from naviscope_ingest.stores.sqlite.recent import MessageRow
 from naviscope_ingest.stores.sqlite.rows import decode_options
 from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
+from naviscope_ingest.stores.sqlite.uniques import forget_unique, has_uniques
 from naviscope_spi import (
     Accepted,
     Committed,
@@ -47,6 +48,7 @@ ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
 """The ends by the number that stands in the column `end`."""
 
 _CODES = {end: code for code, end in enumerate(ENDS)}
+_CANCELLED = _CODES["cancelled"]
 _LETTERS = (_CODES["dead"], _CODES["expired"])
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -214,6 +216,8 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
     epoch = _epoch(ledger, number)
     epoch.unfinished -= 1
     epoch.letters += code in _LETTERS
+    if code == _CANCELLED and has_uniques(ledger):
+        forget_unique(ledger, seq)
     step.has_changed = True
     step.fates.append(ended)
 
