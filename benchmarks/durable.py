@@ -20,12 +20,13 @@ from typing import Any
 import apsw
 import trio
 
+from benchmarks import peers
 from benchmarks.graphs import Graph, check_order, make
 from benchmarks.runtime import Bars, messages_of, resident
 from naviscope_ingest import Delivery, Dependency, Executed, IngestRuntime, MemorySink, Message, RuntimeConfig
 from naviscope_ingest.sinks import Insert, SqliteSink
 
-PARTS = ("W5", "submitters", "waiting", "fan-out")
+PARTS = ("W5", "peers", "submitters", "waiting", "fan-out")
 SCHEMA = "create table results (number integer primary key, value integer)"
 WIDE = RuntimeConfig(max_in_flight=4096, commit_batch=2048, submit_chunk=2048)
 Group = list[tuple[str, Any]]
@@ -127,6 +128,33 @@ def run_w5(bars: Bars, *, quick: bool) -> None:
             flush=True,
         )
         bars.at_least(f"W5, {size:,}: x bare SQLite", bare / mine, 0.35)
+
+
+def run_peers(bars: Bars, *, quick: bool) -> None:
+    """Compare messages a second: a peer has fewer messages to do, so that it comes to an end."""
+    missing = [name for name in peers.NAMES if name not in peers.INSTALLED]
+    if missing:
+        print(f"  {', '.join(missing)}: not installed, so not compared; make bench installs them", flush=True)
+    if not peers.INSTALLED:
+        return
+    few, many = 1_000, 10_000
+    graph = make("W2", many)
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {name: [] for name in peers.INSTALLED}
+    for _ in range(1 if quick else 3):
+        ours.append(many / time_ours(graph))
+        for name, rates in theirs.items():
+            rates.append(few / peers.time_peer(name, few))
+    mine = statistics.median(ours)
+    best = 0.0
+    for name, rates in theirs.items():
+        rate = statistics.median(rates)
+        best = max(best, rate)
+        print(
+            f"  W5 beside {name} on SQLite: ours {mine / 1e3:.1f}k/s   {name} {rate:.0f}/s (x {mine / rate:.0f})",
+            flush=True,
+        )
+    bars.at_least("W5: x the better peer", mine / best, 25, "{:.0f}")
 
 
 class Nothing:
@@ -241,7 +269,7 @@ def run_fan_out(bars: Bars, *, quick: bool) -> None:
 def run(*, quick: bool = False, only: Collection[str] = ()) -> None:
     print("durable: SQLite, synchronous=FULL")
     bars = Bars()
-    for part, run_part in zip(PARTS, (run_w5, run_submitters, run_waiting, run_fan_out), strict=True):
+    for part, run_part in zip(PARTS, (run_w5, run_peers, run_submitters, run_waiting, run_fan_out), strict=True):
         if not only or part in only:
             run_part(bars, quick=quick)
     bars.show(quick=quick)
