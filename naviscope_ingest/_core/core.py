@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
@@ -55,6 +56,10 @@ class Core:
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
         keeps_outlines: whether to keep of messages only what decisions need, for they are kept elsewhere.
+        ageing: how many seconds of being ready are worth one priority.
+
+    Attributes:
+        control: changes limits, pauses and weights.
     """
 
     def __init__(
@@ -65,14 +70,16 @@ class Core:
         stall_grace: float = 5.0,
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
+        ageing: float = 60.0,
         keeps_outlines: bool = False,
     ) -> None:
-        self._transitions = Transitions(derives)
+        self._transitions = Transitions(derives, ageing)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
         self._max_deferrals = max_deferrals
         self._outlines = Outlines() if keeps_outlines else None
+        self.control = Control(self._transitions, self._outlines)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -121,12 +128,12 @@ class Core:
         return self._epoch(number).live.get(message_id)
 
     def may_start(self, node: Node) -> bool:
-        """Tell whether a ready message could be taken now: its lane is free, and its turn has come."""
+        """Tell whether a ready message could be taken now: its lane and its gates are free."""
         if node.state is not State.READY:
             return False
         key = node.message.key
         lane = None if key is None else self.schedule.lanes.get(key)
-        return lane is None or lane.next() is node
+        return (lane is None or lane.next() is node) and not self.control.holds_of(node)
 
     @property
     def hands_over(self) -> bool:
@@ -367,7 +374,7 @@ class Core:
 
     def commit(
         self,
-        seqs: Iterable[Seq],
+        seqs: Sequence[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
         ready: Sequence[tuple[int, Resource]] = (),
@@ -414,7 +421,7 @@ class Core:
                 transitions.retire(node)
             node.end = "committed"
             del epoch.live[message_id]
-            epoch.done.add(message_id)
+            epoch.done[message_id] = None
             epoch.ends["committed"] += 1
             touched[epoch.number] = epoch
             if values and seq in values:
@@ -427,6 +434,8 @@ class Core:
                     freed.append(first)
             if node.waiters:
                 tell(node.waiters)
+        if transitions.schedule.slots:
+            transitions.schedule.free_all(seqs)
         for fact, reason in ended:
             self._end(fact, reason)
         transitions.settle()
@@ -493,6 +502,8 @@ class Core:
             rare.retry_at = at
             if self._lanes_pass:
                 self.schedule.leave(node)
+            else:
+                self.schedule.free(seq)
             self._transitions.delay(node, at)
             if at <= self.now:
                 self._transitions.start_again(node)
@@ -586,6 +597,9 @@ class Core:
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
     def _fire(self, timer: Timer) -> None:
+        if timer.kind is TimerKind.GATE:
+            self.control.on_time(timer.number)
+            return
         if timer.kind is TimerKind.DEADLINE:
             epoch = self.epochs.get(timer.number)
             if epoch is not None and not epoch.is_completed and epoch.verdict is None:

@@ -36,7 +36,8 @@ class EpochTracker:
         verdict: the end of everything that has not ended, once the epoch was cancelled or its deadline passed.
         was_cancelled: whether its cancellation was asked for.
         live: messages that have not committed, by id; ended ones stay, to be replayed.
-        done: ids of messages that committed.
+        done: ids of messages that committed; a dictionary, since the interpreter does not look through one of strings
+            for garbage, and would through a set.
         ghosts: ids that are waited for and were never submitted.
         unfinished: how many messages have not ended; a parent counts until all that it derived is known here.
         waiting: how many of those wait or are held.
@@ -101,7 +102,7 @@ class EpochTracker:
         self.verdict: BadEnd | None = None
         self.was_cancelled = False
         self.live: dict[str, Node] = {}
-        self.done: set[str] = set()
+        self.done: dict[str, None] = {}
         self.ghosts: dict[str, Ghost] = {}
         self.unfinished = 0
         self.waiting = 0
@@ -198,7 +199,7 @@ class EpochTracker:
         """Let go of ids, ends, values and barriers. What the whole epoch came to stays known."""
         self.is_freed = True
         self.live.clear()
-        self.done = set()
+        self.done = {}
         self.values = {}
         self.barriers = {}
         self.kinds = None

@@ -79,7 +79,7 @@ class Transitions:
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
-    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+    def __init__(self, derives: Mapping[str, Collection[str]] | None, ageing: float) -> None:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
@@ -87,7 +87,7 @@ class Transitions:
         self.derivations = Derivations(derives)
         self.timers = Timers()
         self.graph = Graph(self.timers)
-        self.schedule = Schedule()
+        self.schedule = Schedule(self.timers, ageing)
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
@@ -340,7 +340,7 @@ class Transitions:
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if not is_waiting and node.message.key is not None:
+        if not is_waiting and (node.message.key is not None or self.schedule.slots):
             self.schedule.leave(node)
         if epoch.kinds is not None:
             epoch.count_kind(node, -1)
