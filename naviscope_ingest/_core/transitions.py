@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, WAITING, Node, State
 from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
@@ -115,12 +115,12 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
@@ -128,7 +128,7 @@ class Transitions:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
                     last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 node.since = now
                 start(node)
             else:

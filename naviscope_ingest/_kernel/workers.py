@@ -179,7 +179,8 @@ class Workers:
                 seqs = take(room)
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
-                    leases = await self._membership.lease(seqs)
+                    claim = self._membership.lease_nowait
+                    leases = await self._membership.lease(seqs) if claim is None else claim(seqs)
                     self.in_flight -= len(seqs) - len(leases)
                     self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return

@@ -154,19 +154,20 @@ async def test_a_message_can_be_cancelled_while_it_is_staged():
 async def test_an_epoch_can_be_cancelled_while_derived_messages_come_in(monkeypatch):
     monkeypatch.setattr("naviscope_ingest._kernel.committer._AT_ONCE", 0)
     store = Watching(0.5)
+    has_run = trio.Event()
 
     async def work(delivery: Any) -> Any:
         if delivery.id == "file":
             return Executed((), store.rows(500))
         await trio.sleep(5)
+        has_run.set()
         return Executed([delivery.id])
 
     config = {"max_derived": LIMIT, "max_in_flight": 2, "commit_batch": 2}
     async with started(work, store=store, **config) as world:
         epoch = await world.intake.new_epoch()
         await epoch.submit(messages("file"))
-        while not world.sink.ops:
-            await trio.sleep(1)
+        await has_run.wait()
         await epoch.cancel()
         report = await epoch.wait()
         assert report.submitted == 501
