@@ -74,6 +74,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -160,6 +161,7 @@ __all__ = [
     "UnknownEpoch",
     "UnknownKind",
     "UnknownMessage",
+    "UnknownOption",
     "open_store",
     "task_key",
 ]
