@@ -234,6 +234,7 @@ class Planner:
         records: bool = False,
     ) -> None:
         self._core = core
+        self._find = core.finder()
         self._store_id = store_id
         self._write = write
         self._most = most
@@ -243,7 +244,7 @@ class Planner:
         """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
         leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
-        find, now = self._core.node, self._core.now
+        find, now = self._find, self._core.now
         for lease, outcome in answers:
             node = find(lease.seq)
             if node is None or node.state is not RUNNING:
