@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -359,15 +358,15 @@ def _unknown(
     return chosen, fresh
 
 
-def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
+def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> Sequence[Birth]:
     """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
     stages = ledger.stages.of(parent)
     if not stages:
         return []
-    chunks: Iterable[Sequence[Birth]] | None = ledger.births.pop(parent, None)
+    chunks: Sequence[Sequence[Birth]] | None = ledger.births.pop(parent, None)
     if chunks is None:
-        chunks = (_read_stage(ledger, stage) for stage in stages)
-    born = list(chain.from_iterable(chunks))
+        chunks = [_read_stage(ledger, stage) for stage in stages]
+    born: Sequence[Birth] = Joined(chunks)
     if parent in ledger.contested:
         born = sorted([*born, *_win(ledger, epoch, parent)], key=itemgetter(0))
     for stage in stages:
