@@ -124,7 +124,7 @@ def test_everything_that_has_not_ended_is_explained_truly():
 
     for seed in range(400):
         play_both(seed, look)
-    assert set(kinds) == {"dependency", "worse", "held", "timer", "lane", "queue", "running", "committing"}
+    assert set(kinds) == {"dependency", "worse", "held", "timer", "lane", "priority", "queue", "running", "committing"}
 
 
 def is_true(model: Model, seq: int, reason: Reason) -> bool:
