@@ -31,7 +31,7 @@ from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
-from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
+from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -80,6 +80,7 @@ __all__ = [
     "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
+    "BreakerPolicy",
     "Classified",
     "Classifier",
     "Clock",

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias, get_args
 from attrs import Attribute, field, frozen
 from attrs.validators import instance_of
 
+from naviscope_ingest._core.breaker import BreakerPolicy
 from naviscope_ingest._core.retry import RetryPolicy
 
-__all__ = ["DeliveryMode", "KindPolicy", "RetryPolicy"]
+__all__ = ["BreakerPolicy", "DeliveryMode", "KindPolicy", "RetryPolicy"]
 
 DeliveryMode: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once"]
 """How often the effect of a message may come about when a process dies while it runs."""

@@ -22,7 +22,7 @@ from naviscope_spi import Dependency, End, OnBarrier, OnEpoch, OnResource, Seq
 __all__ = ["EpochExplanation", "MessageExplanation", "Reason", "ReasonKind", "explain_epoch", "explain_message"]
 
 ReasonKind: TypeAlias = Literal[
-    "dependency", "worse", "held", "timer", "lane", "queue", "running", "committing", "ended", "unsealed"
+    "dependency", "worse", "held", "timer", "lane", "queue", "running", "committing", "ended", "unsealed", "breaker"
 ]
 
 _SHOWN = 20
@@ -178,9 +178,15 @@ class _Reasons:
         if node.state is State.RUNNING:
             return [Reason("running", "its executor runs", "the executor answers")]
         if node.state is State.COMMITTING:
-            return [Reason("committing", "its outcome is with the sink", "the sink commits")]
+            return [self._committing()]
         rare = node.rare
         return [Reason("ended", f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": "))]
+
+    def _committing(self) -> Reason:
+        trouble, until = self._core.sink_hold
+        if not trouble:
+            return Reason("committing", "its outcome is with the sink", "the sink commits")
+        return Reason("breaker", f"its outcome waits: {trouble}", "the sink is tried again and commits", until=until)
 
     def _counting(self, node: Node) -> Iterator[Reason]:
         passing = Case(node, node.since)

@@ -5,6 +5,7 @@ One batch at a time. Dependents become ready when the store has settled their pa
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import trio
 
 from naviscope_ingest._core import Core
-from naviscope_ingest._kernel.commits import check_answer, commit_entries
+from naviscope_ingest._kernel.commits import SinkLine, check_answer
 from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.inside import inside_for
 from naviscope_ingest._kernel.judge import Judge
@@ -26,6 +27,8 @@ from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Only
 
 __all__ = ["Committer"]
 
+_log = logging.getLogger("naviscope_ingest")
+
 
 class Committer:
     """Empties the outbox.
@@ -35,6 +38,7 @@ class Committer:
         core: is told what committed.
         planner: sorts answers.
         judge: decides on attempts that failed.
+        line: gets into the sink what does not go in at once.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
@@ -58,6 +62,7 @@ class Committer:
         core: Core,
         planner: Planner,
         judge: Judge,
+        line: SinkLine,
         membership: Membership,
         recorder: Recorder | None,
         book: EpochBook,
@@ -73,7 +78,9 @@ class Committer:
         self.batches = 0
         self._sink = sink
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
-        self._inside = inside_for(sink, membership)
+        self._line = line
+        self._inside = inside_for(sink, membership, line)
+        self._slow = config.slow_sink_seconds
         self._core = core
         self._planner = planner
         self._judge = judge
@@ -111,6 +118,7 @@ class Committer:
                     batch.leave_out(late)
                 if self._recorder is not None and batch.entries:
                     await self._record(batch, self._recorder)
+                began = self._wall()
                 if batch.entries and self._inside is None:
                     started = meter.now() if meter.is_on else 0.0
                     try:
@@ -120,16 +128,21 @@ class Committer:
                     else:
                         if answer is not None:
                             check_answer(self._sink, answer)
+                        if self._line.is_troubled:
+                            self._line.worked()
                     if meter.is_on:
                         meter.sink_committed(len(batch.entries), started)
                 if self._tried:
                     self._forget_histories(batch)
                 if batch.rest is None and self._inside is None:
                     await self._membership.write(OnlyCommits(batch.leases))
-                    core.tell_time(self._wall())
+                    core.tell_time(now := self._wall())
                     core.commit(batch.seqs)
                 else:
                     await self._commit_rest(batch, batch.more())
+                    now = core.now
+                if now - began > self._slow:
+                    self._report_slow(now - began, len(batch.entries))
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)
                 self.batches += 1
@@ -144,7 +157,19 @@ class Committer:
 
     async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
         """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
-        await self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+        await self._drop_refused(batch, await self._line.commit(self._sink, batch.entries, error))
+
+    def _report_slow(self, seconds: float, entries: int) -> None:
+        """Say that a batch took long to commit."""
+        if entries:
+            self._meter.sink_slow(seconds)
+            _log.warning(
+                "%s took %.1f s to commit %d entries",
+                type(self._sink).__name__,
+                seconds,
+                entries,
+                extra={"seconds": seconds, "entries": entries},
+            )
 
     def _forget_histories(self, batch: Batch) -> None:
         """Let go of what was tried before by messages that now commit."""

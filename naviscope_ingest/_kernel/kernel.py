@@ -18,6 +18,7 @@ import trio
 from attrs import frozen
 
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
+from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
@@ -128,7 +129,7 @@ class Kernel:
         scribe = scribe_for(store)
         executor = components.executor
         self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
-        recorder = recorder_for(components.commit_sink, scribe)
+        recorder = recorder_for(components.commit_sink, scribe, config.records_outcomes)
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
@@ -155,6 +156,14 @@ class Kernel:
             core=self.core,
             planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
             judge=self._judge,
+            line=SinkLine(
+                config=config,
+                now=clock.wall,
+                sleep=trio.sleep,
+                chance=random.random,
+                meter=self._meter,
+                tell=self.core.tell_sink,
+            ),
             membership=self._membership,
             recorder=recorder,
             book=self.book,
