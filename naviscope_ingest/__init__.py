@@ -6,6 +6,7 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
+from naviscope_ingest._core.limits import Cap, Rate
 from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
@@ -81,6 +82,7 @@ __all__ = [
     "BadOutcome",
     "BarrierPassed",
     "BreakerPolicy",
+    "Cap",
     "Classified",
     "Classifier",
     "Clock",
@@ -132,6 +134,7 @@ __all__ = [
     "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
+    "Rate",
     "Reason",
     "Recovery",
     "Resource",

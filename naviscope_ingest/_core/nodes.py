@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from naviscope_ingest._core.epochs import EpochTracker
     from naviscope_ingest._core.terms import Case, Term
 
-__all__ = ["NEVER", "Ghost", "Node", "Rare", "State", "Waiter"]
+__all__ = [
+    "COMMITTING",
+    "ENDED",
+    "NEVER",
+    "READY",
+    "RUNNING",
+    "WAITING",
+    "Ghost",
+    "Node",
+    "Rare",
+    "State",
+    "Waiter",
+]
 
 
 class State(Enum):
@@ -39,6 +51,14 @@ class State(Enum):
     RUNNING = "running"
     COMMITTING = "committing"
     ENDED = "ended"
+
+
+# In Python 3.11 a look at a member of an enum costs as much as making an object. What runs for each message uses these.
+WAITING: Final = State.WAITING
+READY: Final = State.READY
+RUNNING: Final = State.RUNNING
+COMMITTING: Final = State.COMMITTING
+ENDED: Final = State.ENDED
 
 
 NEVER: Final = 1 << 62
@@ -68,7 +88,7 @@ class Node:
         self.seq = seq
         self.epoch = epoch
         self.message: Message[Any] | Outline = message
-        self.state = State.WAITING
+        self.state: State = WAITING
         self.end: End | None = None
         self.missing = 0
         self.first: Node | None = None

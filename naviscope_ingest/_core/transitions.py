@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, WAITING, Node, State
 from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
@@ -79,7 +79,7 @@ class Transitions:
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
-    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+    def __init__(self, derives: Mapping[str, Collection[str]] | None, ageing: float) -> None:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
@@ -87,7 +87,7 @@ class Transitions:
         self.derivations = Derivations(derives)
         self.timers = Timers()
         self.graph = Graph(self.timers)
-        self.schedule = Schedule()
+        self.schedule = Schedule(self.timers, ageing)
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
@@ -115,12 +115,12 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
@@ -128,7 +128,7 @@ class Transitions:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
                     last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 node.since = now
                 start(node)
             else:
@@ -340,7 +340,7 @@ class Transitions:
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if not is_waiting and node.message.key is not None:
+        if not is_waiting and (node.message.key is not None or self.schedule.slots):
             self.schedule.leave(node)
         if epoch.kinds is not None:
             epoch.count_kind(node, -1)

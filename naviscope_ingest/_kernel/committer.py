@@ -6,6 +6,7 @@ One batch at a time. Dependents become ready when the store has settled their pa
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_o
 from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, OnlyCommits, Seq, Settled, Settlement, Waits
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq, Settled, Settlement, Waits
 
 __all__ = ["Committer"]
 
@@ -108,19 +109,18 @@ class Committer:
             outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
             if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
-            core, meter = self._core, self._meter
+            core, plan, is_measured = self._core, self._planner.plan, self._meter.is_on
+            commit = self._membership.commit_nowait
             while outbox:
                 answers = outbox[:size]
                 del outbox[:size]
-                batch = self._planner.plan(answers)
-                late = core.hand_to_sink(batch.seqs)
-                if late:
-                    batch.leave_out(late)
-                if self._recorder is not None and batch.entries:
-                    await self._record(batch, self._recorder)
-                began = self._wall()
+                batch = plan(answers)
+                began = math.inf
                 if batch.entries and self._inside is None:
-                    started = meter.now() if meter.is_on else 0.0
+                    if self._recorder is not None:
+                        await self._record(batch, self._recorder)
+                    started = self._meter.now() if is_measured else 0.0
+                    began = self._wall()
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
                     except Exception as error:
@@ -130,25 +130,29 @@ class Committer:
                             check_answer(self._sink, answer)
                         if self._line.is_troubled:
                             self._line.worked()
-                    if meter.is_on:
-                        meter.sink_committed(len(batch.entries), started)
+                    if is_measured:
+                        self._meter.sink_committed(len(batch.entries), started)
                 if self._tried:
                     self._forget_histories(batch)
                 if batch.rest is None and self._inside is None:
-                    await self._membership.write(OnlyCommits(batch.leases))
-                    core.tell_time(now := self._wall())
-                    core.commit(batch.seqs)
+                    if commit is not None:
+                        commit(batch.leases)
+                    else:
+                        await self._membership.write(Settlement(batch.leases))
+                    now = self._wall()
+                    has_decided = core.commit_plain(batch.nodes, now)
                 else:
                     await self._commit_rest(batch, batch.more())
+                    has_decided = core.look()
                     now = core.now
                 if now - began > self._slow:
                     self._report_slow(now - began, len(batch.entries))
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)
                 self.batches += 1
-                if meter.is_on:
-                    meter.batch(batch, self._depths())
-                if core.look():
+                if is_measured:
+                    self._meter.batch(batch, self._depths())
+                if has_decided:
                     await self._carry_out()
                 if batch.rest is not None and batch.rest.fatal is not None:
                     raise batch.rest.fatal
@@ -161,19 +165,18 @@ class Committer:
 
     def _report_slow(self, seconds: float, entries: int) -> None:
         """Say that a batch took long to commit."""
-        if entries:
-            self._meter.sink_slow(seconds)
-            _log.warning(
-                "%s took %.1f s to commit %d entries",
-                type(self._sink).__name__,
-                seconds,
-                entries,
-                extra={"seconds": seconds, "entries": entries},
-            )
+        self._meter.sink_slow(seconds)
+        _log.warning(
+            "%s took %.1f s to commit %d entries",
+            type(self._sink).__name__,
+            seconds,
+            entries,
+            extra={"seconds": seconds, "entries": entries},
+        )
 
     def _forget_histories(self, batch: Batch) -> None:
         """Let go of what was tried before by messages that now commit."""
-        records = self._judge.forget(batch.seqs)
+        records = self._judge.forget([lease.seq for lease in batch.leases])
         if records:
             batch.more().records += records
 
@@ -240,8 +243,10 @@ class Committer:
     async def _settle(self, batch: Batch) -> Settled:
         if self._inside is None or not batch.entries:
             return await self._membership.write(settlement_of(batch))
-        started = self._meter.now()
+        started, began = self._meter.now(), self._wall()
         settled = await self._inside.settle(batch, self._drop_refused)
+        if self._wall() - began > self._slow:
+            self._report_slow(self._wall() - began, len(batch.entries))
         if self._meter.is_on:
             self._meter.sink_committed(len(batch.entries), started)
         return settled
@@ -255,7 +260,7 @@ class Committer:
         ]
         self._count_known(batch, rest, settled)
         core.commit(
-            batch.seqs,
+            [lease.seq for lease in batch.leases],
             values=rest.values,
             ready=[
                 (lease.epoch.number, resource)

@@ -110,6 +110,7 @@ class Kernel:
             stall_grace=config.stall_grace,
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
+            ageing=config.ageing,
             # A durable store has the messages; one in memory keeps them for as long as the core does.
             keeps_outlines=store.info.durability != "none",
         )
@@ -174,6 +175,11 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        for limit in config.limits:
+            self.core.control.put(limit)
+        if config.epoch_cap is not None:
+            self.core.control.cap_epochs(config.epoch_cap)
+        self._regulate()
 
     # Life
 
@@ -349,7 +355,8 @@ class Kernel:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
-        return not self._workers.in_flight and not self._is_deciding and not self.core.schedule.has_ready()
+        schedule = self.core.schedule
+        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -499,6 +506,18 @@ class Kernel:
         if due is not None and (self._wakes_at is None or due < self._wakes_at):
             self._wakes_at = due
             self._alarm.set()
+
+    def _regulate(self) -> None:
+        """Let workers ask what may start at the present time, once limits go by it."""
+        if self.core.control.is_on:
+            self._workers.take = self._take_in_time
+
+    def _take_in_time(self, limit: int) -> list[Seq]:
+        self.core.tell_time(self.clock.wall())
+        taken = self.core.take(limit)
+        # What was parked now waits for a time, and whoever asked may be busy until long after it.
+        self._set_alarm()
+        return taken
 
     # Who is woken
 

@@ -86,6 +86,7 @@ class Workers:
         outbox: what executors have answered.
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
+        take: says what may start.
         committer: who empties the outbox.
     """
 
@@ -108,6 +109,7 @@ class Workers:
         self.outbox: list[Answer] = []
         self.in_flight = 0
         self.executed = 0
+        self.take = core.take
         self._executor = executor
         self._runs_batches = isinstance(executor, SupportsBatch)
         self._core = core
@@ -193,7 +195,7 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels, take = self._ring, self._levels, self._core.take
+        ring, levels, take = self._ring, self._levels, self.take
         has_committed = False
         while True:
             room = self._most - self.in_flight
@@ -201,7 +203,8 @@ class Workers:
                 seqs = take(room)
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
-                    leases = await self._membership.lease(seqs)
+                    claim = self._membership.lease_nowait
+                    leases = await self._membership.lease(seqs) if claim is None else claim(seqs)
                     self.in_flight -= len(seqs) - len(leases)
                     self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return
@@ -241,7 +244,11 @@ class Workers:
                 for lease in leases if self._recorder is None else self._recall(leases, self._recorder):
                     self._begin(lease)
                 return
-            # It ended, or waits for its retry: when it runs, it is one of many.
+            if node is not None and self._core.control.waits_for_time(node):
+                # The others wait with it: they must not run beside it.
+                await self._sleep()
+                return
+            # It ended, waits for its retry, or is paused: when it runs, it is one of many.
             self._suspects.popleft()
 
     def _begin(self, lease: Lease[Any]) -> None:

@@ -141,6 +141,14 @@ class MemoryStore(Generic[P]):
         """
         return self._ledger.settle(session, settlement)
 
+    def pop_ready_nowait(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
+        """Claim messages, as `pop_ready` does."""
+        return self._ledger.pop_ready(session, seqs)
+
+    def commit_nowait(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
+        """Commit messages that bring nothing, as `settle` does; return those that were refused."""
+        return self._ledger.commit(session, leases)
+
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:
         """Provide resources globally. Versions only grow: a lower one changes nothing."""
         await trio.lowlevel.checkpoint()

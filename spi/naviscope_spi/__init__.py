@@ -77,6 +77,7 @@ from naviscope_spi.names import (
 )
 from naviscope_spi.stores import (
     Accepted,
+    AnswersAtOnce,
     CaughtUp,
     Committed,
     DeferredStore,
@@ -94,7 +95,6 @@ from naviscope_spi.stores import (
     FactBody,
     Lease,
     Leased,
-    OnlyCommits,
     Position,
     Provided,
     PutReceipt,
@@ -121,6 +121,7 @@ __all__ = [
     "MAX_GROUP_MEMBERS",
     "MAX_NAME_BYTES",
     "Accepted",
+    "AnswersAtOnce",
     "AnyOf",
     "AppliesInside",
     "BadEnd",
@@ -168,7 +169,6 @@ __all__ = [
     "OnMessage",
     "OnResource",
     "OnUnresolved",
-    "OnlyCommits",
     "Otherwise",
     "Outcome",
     "PartlyRefused",

@@ -168,10 +168,11 @@ class Message(Generic[P_co]):
         fields = (self.id, self.payload, self.kind, self.depends_on, self.key, self.priority)
         return type(self).known, (*fields, self.not_before, self.expires_at, dict(self.headers))
 
-    def outline(self) -> Message[None]:
-        """Return the message without its payload: all that decisions need."""
-        times = (self.not_before, self.expires_at)
-        return _finished(_Draft(self.id, None, self.kind, self.depends_on, self.key, self.priority, *times))
+    def outline(self, *, with_headers: bool = False) -> Message[None]:
+        """Return the message without its payload, and without headers unless told otherwise: what decisions need."""
+        fields = (self.key, self.priority, self.not_before, self.expires_at)
+        headers = self.headers if with_headers else _NO_HEADERS
+        return _finished(_Draft(self.id, None, self.kind, self.depends_on, *fields, headers))
 
     def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
         """Refuse dependencies that this very message could never satisfy.

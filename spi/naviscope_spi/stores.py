@@ -21,6 +21,7 @@ from naviscope_spi.messages import DependsOn, Message, Resource, check_time, is_
 
 __all__ = [
     "Accepted",
+    "AnswersAtOnce",
     "CaughtUp",
     "Committed",
     "DeferredStore",
@@ -38,7 +39,6 @@ __all__ = [
     "FactBody",
     "Lease",
     "Leased",
-    "OnlyCommits",
     "Position",
     "Provided",
     "PutReceipt",
@@ -235,43 +235,6 @@ class Settlement(Generic[P]):
     prepared: Mapping[Seq, bytes] = NOTHING
     epochs: Sequence[EpochChange] = ()
     records: Sequence[Record] = ()
-
-    @property
-    def only_commits(self) -> bool:
-        """Whether all it does is commit messages that bring nothing."""
-        return not (
-            self.ended
-            or self.waits
-            or self.derived
-            or self.values
-            or self.prepared
-            or self.epochs
-            or self.ready
-            or self.records
-        )
-
-
-class OnlyCommits(Settlement[P]):
-    """A settlement that commits messages that bring nothing, as most do: all else is constant, and need not be set."""
-
-    __slots__ = ()
-
-    values: Mapping[Seq, bytes] = NOTHING
-    ended: Sequence[Ended] = ()
-    waits: Sequence[Waits] = ()
-    derived: Sequence[Derived[P]] = ()
-    ready: Sequence[tuple[int | None, Resource]] = ()
-    prepared: Mapping[Seq, bytes] = NOTHING
-    epochs: Sequence[EpochChange] = ()
-    records: Sequence[Record] = ()
-
-    def __init__(self, committed: Sequence[Lease[P]]) -> None:
-        self.committed = committed
-
-    @property
-    def only_commits(self) -> bool:
-        """It does nothing else."""
-        return True
 
 
 @define
@@ -602,6 +565,23 @@ class SupportsColocation(Protocol[P]):
             PartlyRefused: some messages of `committed` are refused; nothing happened.
             SessionLost: the session has ended; nothing happened.
         """
+        ...
+
+
+@runtime_checkable
+class AnswersAtOnce(Protocol[P]):
+    """A store within one process that claims and commits without waiting.
+
+    A runtime does both for every batch, which may be one message: the coroutine around a step, and the values it is
+    wrapped in, cost as much as the step.
+    """
+
+    def pop_ready_nowait(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
+        """Claim messages, as `pop_ready` does."""
+        ...
+
+    def commit_nowait(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
+        """Commit messages that bring nothing, as `settle` does; return those that were refused."""
         ...
 
 
