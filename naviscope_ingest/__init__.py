@@ -32,6 +32,7 @@ from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.lookups import Lookup
 from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
@@ -119,6 +120,7 @@ __all__ = [
     "InternalError",
     "InvalidMessage",
     "KindPolicy",
+    "Lookup",
     "MeasuresFailures",
     "MemoryBus",
     "MemorySink",

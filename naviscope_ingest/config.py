@@ -121,6 +121,14 @@ def _policies(instance: object, attribute: Attribute[Any], value: Any) -> None: 
             raise ValueError(f"RuntimeConfig(kinds={{{kind!r:.80}: {policy!r:.80}}}): give each kind a KindPolicy")
 
 
+def _breakers(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, Mapping):
+        raise ValueError(f'RuntimeConfig(breakers={value!r:.80}): give a mapping, as {{"http": BreakerPolicy()}}')
+    for name, policy in value.items():
+        if not isinstance(name, str) or not (policy is None or isinstance(policy, BreakerPolicy)):
+            raise ValueError(f"RuntimeConfig(breakers={{{name!r:.80}: {policy!r:.80}}}): give a BreakerPolicy, or None")
+
+
 @frozen(kw_only=True)
 class RuntimeConfig:
     """How a runtime behaves.
@@ -149,6 +157,8 @@ class RuntimeConfig:
         poison_window: that time, in seconds.
         kinds: how messages of a kind are run, for kinds that differ from the rest.
         other_kinds: how messages of all other kinds are run.
+        breaker: when kinds whose messages fail one after the other are left alone for a while; None for never.
+        breakers: the same for breakers that differ from the rest, by name: that of a kind, or of what its policy says.
         classifier: says what errors mean, those of executors and those of sinks.
         sink_retry: how often and how late a batch is handed to the sink again after a transient failure, before its
             breaker opens. `max_elapsed` is of no concern: such a failure never ends a message.
@@ -180,6 +190,8 @@ class RuntimeConfig:
     kinds: Mapping[str, KindPolicy] = field(factory=dict, validator=_policies)
     other_kinds: KindPolicy = field(factory=KindPolicy, validator=instance_of(KindPolicy))
     classifier: Classifier = field(factory=Classifier, validator=instance_of(Classifier))
+    breaker: BreakerPolicy | None = field(factory=BreakerPolicy, validator=optional(instance_of(BreakerPolicy)))
+    breakers: Mapping[str, BreakerPolicy | None] = field(factory=dict, validator=_breakers)
     sink_retry: RetryPolicy = field(
         factory=lambda: RetryPolicy(max_attempts=8, initial_delay=0.2, max_delay=60.0),
         validator=instance_of(RetryPolicy),

@@ -88,22 +88,29 @@ class Breaker:
         self.until = 0.0
         self.is_alert = False
         self._policy = policy
-        # When each was, and whether it failed.
-        self._calls: deque[tuple[float, bool]] = deque(maxlen=max(_LAST, 2 * policy.failures))
+        # When each was, whether it failed, and whose it was.
+        self._calls: deque[tuple[float, bool, object]] = deque(maxlen=max(_LAST, 2 * policy.failures))
         self._successes = 0
 
-    def failed(self, now: float) -> bool:
-        """Learn that a call failed; return whether that opened it."""
+    def failed(self, now: float, who: object = None) -> bool:
+        """Learn that a call failed; return whether that opened it.
+
+        Args:
+            now: when.
+            who: whose call it was. Failures of one alone do not open it: they say more about that one.
+        """
         if self.state == "half-open":
             self.trip(now)
             return True
         if self.state == "open":
             return False
-        self._calls.append((now, True))
+        self._calls.append((now, True, who))
         self.is_alert = True
         self._look_back(now)
-        failures = sum(failed for _, failed in self._calls)
-        if failures < self._policy.failures or failures < self._policy.share * len(self._calls):
+        callers = [caller for _, failed, caller in self._calls if failed]
+        if len(callers) < self._policy.failures or len(callers) < self._policy.share * len(self._calls):
+            return False
+        if who is not None and all(caller == who for caller in callers):
             return False
         self.trip(now)
         return True
@@ -118,9 +125,9 @@ class Breaker:
             self.is_alert = False
             return True
         if self.state == "closed":
-            self._calls.extend([(now, False)] * min(count, _LAST + 2 * self._policy.failures))
+            self._calls.extend([(now, False, None)] * min(count, _LAST + 2 * self._policy.failures))
             self._look_back(now)
-            self.is_alert = any(failed for _, failed in self._calls)
+            self.is_alert = any(failed for _, failed, _ in self._calls)
         return False
 
     def trip(self, now: float) -> None:

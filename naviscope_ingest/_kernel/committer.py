@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from naviscope_ingest._core import Core
+from naviscope_ingest._kernel.breakers import Breakers
 from naviscope_ingest._kernel.commits import SinkLine, check_answer
 from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.inside import inside_for
@@ -40,6 +41,7 @@ class Committer:
         planner: sorts answers.
         judge: decides on attempts that failed.
         line: gets into the sink what does not go in at once.
+        breakers: are told of what works, when they ask for it.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
@@ -64,6 +66,7 @@ class Committer:
         planner: Planner,
         judge: Judge,
         line: SinkLine,
+        breakers: Breakers,
         membership: Membership,
         recorder: Recorder | None,
         book: EpochBook,
@@ -80,6 +83,7 @@ class Committer:
         self._sink = sink
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
         self._line = line
+        self._breakers = breakers
         self._inside = inside_for(sink, membership, line)
         self._slow = config.slow_sink_seconds
         self._core = core
@@ -134,6 +138,8 @@ class Committer:
                         self._meter.sink_committed(len(batch.entries), started)
                 if self._tried:
                     self._forget_histories(batch)
+                if self._breakers.is_alert:
+                    self._breakers.worked(batch)
                 if batch.rest is None and self._inside is None:
                     if commit is not None:
                         commit(batch.leases)

@@ -18,6 +18,7 @@ import trio
 from attrs import frozen
 
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
+from naviscope_ingest._kernel.breakers import Breakers
 from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
@@ -144,6 +145,14 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._breakers = Breakers(
+            core=self.core,
+            config=config,
+            now=clock.wall,
+            meter=self._meter,
+            spawn=self._spawn,
+            on_open=self._wake,
+        )
         self._judge = Judge(
             core=self.core,
             config=config,
@@ -151,12 +160,14 @@ class Kernel:
             now=clock.wall,
             chance=random.random,
             meter=self._meter,
+            breakers=self._breakers,
         )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
             planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
             judge=self._judge,
+            breakers=self._breakers,
             line=SinkLine(
                 config=config,
                 now=clock.wall,
@@ -194,6 +205,7 @@ class Kernel:
                 self._begin(fold, held)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
+                    await self._breakers.restore(self._membership)
                     self.state = "running"
                     self._workers.may_start = True
                     nursery.start_soon(self._until_the_end, self._keep_time)

@@ -19,6 +19,12 @@ def test_so_many_failures_within_the_window_open_it():
     assert (breaker.state, breaker.until) == ("open", 34.0)
 
 
+def test_failures_of_one_message_alone_do_not():
+    breaker = Breaker(BreakerPolicy())
+    assert not any(breaker.failed(n * 0.1, who=7) for n in range(50))
+    assert breaker.failed(5.0, who=8)
+
+
 def test_failures_that_are_far_apart_do_not():
     breaker = Breaker(BreakerPolicy())
     assert not any(breaker.failed(n * 3.0) for n in range(100))
