@@ -75,6 +75,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -163,6 +164,7 @@ __all__ = [
     "UnknownEpoch",
     "UnknownKind",
     "UnknownMessage",
+    "UnknownOption",
     "open_store",
     "task_key",
 ]

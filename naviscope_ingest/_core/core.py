@@ -362,6 +362,22 @@ class Core:
                 late.append(seq)
         return late
 
+    def record(self, seqs: Iterable[Seq]) -> None:
+        """Learn that the outcomes of messages are recorded: the sink may have them, so commit wins over cancel."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                self.claim([seq])
+                node.more().is_recorded = True
+
+    def disregard_records(self, seqs: Sequence[Seq]) -> None:
+        """Learn that recorded outcomes are of no use here: their messages have to run again."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None:
+                node.more().is_recorded = False
+        self.release(seqs)
+
     def commit(
         self,
         seqs: Sequence[Seq],
@@ -489,6 +505,7 @@ class Core:
         if node is None:
             return False
         rare = node.more()
+        rare.is_recorded = False
         rare.deferrals += 1
         spent = True
         fault = self._fault(node, depends_on)
@@ -527,6 +544,7 @@ class Core:
         if node is None:
             return
         rare = node.more()
+        rare.is_recorded = False
         rare.attempts += spent
         if not self._transitions.is_over(node):
             rare.retry_at = at
@@ -552,7 +570,7 @@ class Core:
     def cancel(self, seq: Seq) -> bool:
         """Cancel a message; return whether that had an effect. What is being committed is not cancelled."""
         node = self._nodes.get(seq)
-        if node is None or node.state in (State.COMMITTING, State.ENDED):
+        if node is None or node.state in (State.COMMITTING, State.ENDED) or node.is_recorded:
             return False
         self._transitions.end_together([node], "cancelled", "it was cancelled")
         self._transitions.settle()
@@ -640,7 +658,7 @@ class Core:
             self._graph.timed_out(node, timer.root)
         elif timer.kind is TimerKind.START:
             self._transitions.start_again(node)
-        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED) and not node.is_recorded:
             self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions

@@ -108,6 +108,11 @@ class Node:
         return self.rare.run if self.rare is not None else 0
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether its outcome is recorded, and may be with the sink: commit wins over whatever else would end it."""
+        return self.rare is not None and self.rare.is_recorded
+
+    @property
     def expires_at(self) -> float | None:
         """When it expires. A replay after that time is meant to run all the same."""
         return None if self.rare is not None and self.rare.has_outlived else self.message.expires_at
@@ -156,6 +161,7 @@ class Rare:
         reason: why it ended, in words.
         discarded: whether its dead letter was discarded.
         has_outlived: whether it was replayed after it had expired.
+        is_recorded: whether a process before has recorded its outcome, which is to be handed to the sink again.
         unmet: dependencies that were passed although they are not satisfied.
         doomed_since: when it was first found that nothing alive can release it.
     """
@@ -170,6 +176,7 @@ class Rare:
     reason: str = ""
     discarded: bool = False
     has_outlived: bool = False
+    is_recorded: bool = False
     unmet: Sequence[str | Dependency] = ()
     doomed_since: float | None = None
 

@@ -265,7 +265,7 @@ class Transitions:
 
     def is_over(self, node: Node) -> bool:
         """End a message that would run again although its time, or its epoch's, is over; tell whether it was."""
-        if self.graph.is_recovering:
+        if self.graph.is_recovering or node.is_recorded:
             # Later facts say whether it did run again. If not, its timer or the end of the recovery ends it.
             return False
         if node.epoch.verdict is not None:
@@ -279,7 +279,8 @@ class Transitions:
     def condemn(self, epoch: EpochTracker, end: BadEnd, reason: str) -> None:
         """End all that has not ended and is not being committed, and all that comes later."""
         epoch.verdict = end
-        self.end_together([node for node in epoch.pending() if node.state is not State.COMMITTING], end, reason)
+        pending = [node for node in epoch.pending() if node.state is not State.COMMITTING and not node.is_recorded]
+        self.end_together(pending, end, reason)
         self.touch(epoch)
 
     def end_together(self, nodes: Sequence[Node], end: BadEnd, reason: str) -> None:

@@ -43,6 +43,7 @@ from naviscope_spi import (
     Leased,
     Message,
     Position,
+    Prepared,
     Provided,
     PutReceipt,
     Record,
@@ -418,6 +419,7 @@ class Ledger(Generic[P]):
         elif self._advance(seq).prepared != outcome:
             self._advance(seq).prepared = outcome
             step.has_changed = True
+            step.fates.append(Prepared([seq]))
 
     def _derive(self, step: _Step, derived: Iterable[Derived[P]], parents: Mapping[Seq, KeptEpoch]) -> None:
         for each in derived:

@@ -40,9 +40,11 @@ __all__ = [
     "Lease",
     "Leased",
     "Position",
+    "Prepared",
     "Provided",
     "PutReceipt",
     "Record",
+    "RecoveryBegun",
     "ResourceForgotten",
     "Seq",
     "Session",
@@ -326,6 +328,13 @@ class EpochRecord:
 
 
 @frozen
+class RecoveryBegun:
+    """A recovery begins, and will tell about so many messages. A store that cannot say so leaves it out."""
+
+    amount: int
+
+
+@frozen
 class EpochOpened:
     """A new epoch."""
 
@@ -373,6 +382,13 @@ class Committed:
 
 
 @frozen
+class Prepared:
+    """Outcomes of messages are recorded: they are going to be committed, and nothing else can become of them."""
+
+    seqs: Sequence[Seq]
+
+
+@frozen
 class Provided:
     """A resource was provided: the version it now has, in the scope of an epoch or globally (None)."""
 
@@ -401,7 +417,8 @@ class CaughtUp:
 
 
 FactBody: TypeAlias = (
-    EpochOpened
+    RecoveryBegun
+    | EpochOpened
     | EpochMarked
     | EpochForgotten
     | Accepted[Any]
@@ -409,6 +426,7 @@ FactBody: TypeAlias = (
     | Committed
     | Ended
     | Waits
+    | Prepared
     | Provided
     | ResourceForgotten
     | SessionEnded
@@ -541,7 +559,8 @@ class DeferredStore(Protocol[P]):
         ended and waits facts), epochs and resources; then `CaughtUp`; then news for ever. A message that has not ended
         cannot be known without the ends of the messages it names in `depends_on`, so those are among it. A message
         that ended is told with the waits of its last run before its end, if there are any: a replay has to name the
-        next run. A recovery may leave payloads out (None in the message, and in its waits): who needs one claims the
+        next run. A message that has not ended and has a recorded outcome is told as prepared, after its waits and its
+        lease. A recovery may leave payloads out (None in the message, and in its waits): who needs one claims the
         message. A position goes on from there, and may start over with a recovery when it is too old. All facts of one
         atomic step have one position and come in one batch.
         """
