@@ -1,8 +1,9 @@
 """Circuit breakers of what messages need: a closed door before their kinds while something is down.
 
 A breaker has a name, that of the kind unless its policy gives another, and kinds that share a name share it. The core's
-doors keep messages from starting; here is when they are closed and opened. While a breaker is not closed a failure of
-its kinds spends no attempt and ends nothing: it says of the message what was known already.
+doors keep messages from starting; here is when they are closed and opened. A failure that opens a breaker, or comes in
+while it is open, spends no attempt: it says of the message what is known of all. One that is let through on trial does
+spend one. Otherwise a few messages that never work would keep a breaker open, and each other alive, for a day.
 
 What is open is kept as one record, which rides in the settlement that changed it, and is read when a runtime starts.
 """
@@ -110,12 +111,14 @@ class Breakers:
             self._worked(named, 1, now, records)
             return False
         self._catch_up(named, now)
+        # One that was on trial was let through on purpose: it spends an attempt, so that those end that never work.
+        was_on_trial = named.breaker.state == "half-open"
         if named.breaker.failed(now, lease.seq):
             named.reason = reason
             self._opened(named, now)
             records.append(self._record())
         self.is_alert = True
-        return named.breaker.state != "closed"
+        return named.breaker.state != "closed" and not was_on_trial
 
     def worked(self, batch: Batch) -> None:
         """Learn what worked in a batch, when any breaker is alert."""
