@@ -8,7 +8,6 @@ allows, and waits for nobody.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -421,9 +420,13 @@ class Workers:
         delivery = Delivery(lease, self._store_id)
         if self._core.hands_over:
             self._add_extras(delivery, lease.seq)
+        outcome: object
         try:
-            with trio.move_on_after(math.inf if policy.timeout is None else policy.timeout):
-                outcome: object = await self._executor.execute(delivery)
+            if policy.timeout is None:
+                outcome = await self._executor.execute(delivery)
+                return outcome
+            with trio.move_on_after(policy.timeout):
+                outcome = await self._executor.execute(delivery)
                 return outcome
         except Exception as error:
             return Raised(error)
