@@ -6,9 +6,9 @@ ratios, not times.
 
 import argparse
 
-from benchmarks import core, durable, memory, runtime
+from benchmarks import core, durable, failures, memory, runtime
 
-NAMES = ("core", "memory", "runtime", "durable")
+NAMES = ("core", "memory", "runtime", "failures", "durable")
 PARTS = (*runtime.PARTS, *durable.PARTS)
 
 
@@ -30,6 +30,8 @@ def main() -> None:
         memory.run(quick=arguments.quick)
     if "runtime" in names:
         runtime.run(quick=arguments.quick, only=parts)
+    if "failures" in names:
+        failures.run(quick=arguments.quick)
     if "durable" in names:
         durable.run(quick=arguments.quick, only=parts)
 

@@ -47,7 +47,8 @@ from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
-from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
+from naviscope_ingest.lookups import Lookup
+from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -98,6 +99,7 @@ __all__ = [
     "AuditEntry",
     "BadOutcome",
     "BarrierPassed",
+    "BreakerPolicy",
     "Cap",
     "Classified",
     "Classifier",
@@ -142,6 +144,7 @@ __all__ = [
     "Letter",
     "LetterFilter",
     "LetterGroup",
+    "Lookup",
     "MeasuresFailures",
     "MemoryBus",
     "MemorySink",

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from attrs import Attribute, field, frozen
-from attrs.validators import instance_of
+from attrs.validators import instance_of, optional
 
 from naviscope_ingest._core.limits import Cap, Limit, Rate
 from naviscope_ingest.failures import Classifier
-from naviscope_ingest.policies import KindPolicy
+from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
 from naviscope_spi import (
     Clock,
     CommitSink,
@@ -121,6 +121,14 @@ def _policies(instance: object, attribute: Attribute[Any], value: Any) -> None: 
             raise ValueError(f"RuntimeConfig(kinds={{{kind!r:.80}: {policy!r:.80}}}): give each kind a KindPolicy")
 
 
+def _breakers(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, Mapping):
+        raise ValueError(f'RuntimeConfig(breakers={value!r:.80}): give a mapping, as {{"http": BreakerPolicy()}}')
+    for name, policy in value.items():
+        if not isinstance(name, str) or not (policy is None or isinstance(policy, BreakerPolicy)):
+            raise ValueError(f"RuntimeConfig(breakers={{{name!r:.80}: {policy!r:.80}}}): give a BreakerPolicy, or None")
+
+
 @frozen(kw_only=True)
 class RuntimeConfig:
     """How a runtime behaves.
@@ -149,7 +157,13 @@ class RuntimeConfig:
         poison_window: that time, in seconds.
         kinds: how messages of a kind are run, for kinds that differ from the rest.
         other_kinds: how messages of all other kinds are run.
-        classifier: says what errors mean.
+        breaker: when kinds whose messages fail one after the other are left alone for a while; None for never.
+        breakers: the same for breakers that differ from the rest, by name: that of a kind, or of what its policy says.
+        classifier: says what errors mean, those of executors and those of sinks.
+        sink_retry: how often and how late a batch is handed to the sink again after a transient failure, before its
+            breaker opens. `max_elapsed` is of no concern: such a failure never ends a message.
+        sink_breaker: how long the sink is left alone then, and how many commits close it again; None for no breaker.
+        slow_sink_seconds: a commit that takes longer is reported.
         max_failures: how many failures a report lists.
         keep_reports: of how many completed epochs the report is kept.
         drain_timeout: how long `stop` waits for what is running, in seconds.
@@ -176,6 +190,14 @@ class RuntimeConfig:
     kinds: Mapping[str, KindPolicy] = field(factory=dict, validator=_policies)
     other_kinds: KindPolicy = field(factory=KindPolicy, validator=instance_of(KindPolicy))
     classifier: Classifier = field(factory=Classifier, validator=instance_of(Classifier))
+    breaker: BreakerPolicy | None = field(factory=BreakerPolicy, validator=optional(instance_of(BreakerPolicy)))
+    breakers: Mapping[str, BreakerPolicy | None] = field(factory=dict, validator=_breakers)
+    sink_retry: RetryPolicy = field(
+        factory=lambda: RetryPolicy(max_attempts=8, initial_delay=0.2, max_delay=60.0),
+        validator=instance_of(RetryPolicy),
+    )
+    sink_breaker: BreakerPolicy | None = field(factory=BreakerPolicy, validator=optional(instance_of(BreakerPolicy)))
+    slow_sink_seconds: float = field(default=5.0, validator=_seconds)
     max_failures: int = field(default=100, validator=_at_least_one)
     keep_reports: int = field(default=10_000, validator=_at_least_one)
     drain_timeout: float = field(default=600.0, validator=_seconds)
@@ -183,3 +205,7 @@ class RuntimeConfig:
     def policy(self, kind: str) -> KindPolicy:
         """Return how messages of a kind are run."""
         return self.kinds.get(kind, self.other_kinds)
+
+    def records_outcomes(self, kind: str) -> bool:
+        """Tell whether outcomes of a kind are recorded before a sink elsewhere sees them."""
+        return self.policy(kind).delivery != "at_least_once"

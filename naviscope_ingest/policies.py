@@ -6,11 +6,12 @@ import math
 from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import Attribute, field, frozen
-from attrs.validators import instance_of
+from attrs.validators import instance_of, optional
 
+from naviscope_ingest._core.breaker import BreakerPolicy
 from naviscope_ingest._core.retry import RetryPolicy
 
-__all__ = ["DeliveryMode", "KindPolicy", "RetryPolicy"]
+__all__ = ["BreakerPolicy", "DeliveryMode", "KindPolicy", "RetryPolicy"]
 
 DeliveryMode: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once"]
 """How often the effect of a message may come about when a process dies while it runs."""
@@ -41,8 +42,11 @@ class KindPolicy:
             durable and a sink that knows its task keys; "at_least_once": the same without recording outcomes before a
             sink elsewhere sees them; "at_most_once": it is noted before the executor runs, and what was begun is never
             begun again.
+        breaker: the name of what messages of this kind need, if several kinds need the same: they share a circuit
+            breaker. One of its own unless it is given.
     """
 
     retry: RetryPolicy = field(factory=RetryPolicy, validator=instance_of(RetryPolicy))
     timeout: float | None = field(default=None, validator=_limit)
     delivery: DeliveryMode = field(default="exactly_once", validator=_mode)
+    breaker: str | None = field(default=None, validator=optional(instance_of(str)))

@@ -80,6 +80,8 @@ class Core:
         self._max_deferrals = max_deferrals
         self._outlines = Outlines() if keeps_outlines else None
         self.control = Control(self._transitions, self._outlines)
+        # Why the sink is not called now, and until when; empty if it is.
+        self.sink_hold: tuple[str, float | None] = ("", None)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -767,6 +769,10 @@ class Core:
             epoch.revision += epoch.state == "repairing"
             epoch.state = state
             self._graph.epoch_changed(epoch)
+
+    def tell_sink(self, trouble: str, until: float | None) -> None:
+        """Learn why the sink is not called now, and until when; empty if it is."""
+        self.sink_hold = (trouble, until)
 
     def tell_time(self, now: float) -> None:
         """Learn the time of a fact, without letting timers act."""

@@ -198,11 +198,17 @@ class _Reasons:
         if node.state is State.RUNNING:
             return [Reason("running", "its executor runs", "the executor answers")]
         if node.state is State.COMMITTING:
-            return [Reason("committing", "its outcome is with the sink", "the sink commits")]
+            return [self._committing()]
         rare = node.rare
         text = f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": ")
         is_letter = node.end in ("dead", "expired") and not (rare is not None and rare.discarded)
         return [Reason("ended", text, "intake.dead_letters shows its dead letter, and replays it" if is_letter else "")]
+
+    def _committing(self) -> Reason:
+        trouble, until = self._core.sink_hold
+        if not trouble:
+            return Reason("committing", "its outcome is with the sink", "the sink commits")
+        return Reason("breaker", f"its outcome waits: {trouble}", "the sink is tried again and commits", until=until)
 
     def _counting(self, node: Node) -> Iterator[Reason]:
         passing = Case(node, node.since)

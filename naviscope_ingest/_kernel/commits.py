@@ -2,84 +2,174 @@
 
 No good message dies for its company. What the sink names in `SinkRejected` is taken out and the rest goes again; for
 any other error the batch is tried once more, then in halves, until the culprit is alone. A transient failure never ends
-a message: it is tried again for as long as it takes.
+a message: it is tried again for as long as it takes. When the policy's attempts are used up, the sink's breaker opens,
+and the sink is called only now and then. Meanwhile outcomes wait here and count as in flight, so that no more messages
+are started than there is room for.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from naviscope_ingest._core.breaker import Breaker
+from naviscope_ingest._kernel.meter import Meter
+from naviscope_ingest._kernel.outcomes import describe_error
+from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import SinkMisbehaved
-from naviscope_spi import CommitBatch, CommitSink, Entry, SinkRejected, SystemFailure, Transient
+from naviscope_ingest.failures import Classified
+from naviscope_spi import CommitBatch, CommitSink, Entry, SinkRejected, SystemFailure
 
-__all__ = ["check_answer", "commit_entries"]
+__all__ = ["SinkLine", "check_answer"]
 
-_FIRST_DELAY = 0.2
-_LONGEST_DELAY = 60.0
+_log = logging.getLogger("naviscope_ingest")
 
 
-async def commit_entries(
-    sink: CommitSink[Any],
-    entries: Sequence[Entry[Any]],
-    sleep: Callable[[float], Awaitable[object]],
-    first: Exception,
-) -> dict[str, BaseException]:
-    """Commit entries that failed once; return the errors of those that the sink refuses, by task key.
+class SinkLine:
+    """The way into a sink.
 
     Args:
-        sink: where they go.
-        entries: what they are.
+        config: how often it is tried, when its breaker opens, and what errors mean.
+        now: wall-clock time.
         sleep: waits some seconds.
-        first: the error they failed with.
-
-    Raises:
-        SystemFailure: the sink says that nothing can succeed.
-        SinkMisbehaved: the sink returned something.
+        chance: random numbers from 0 to 1.
+        meter: is told of failures.
+        tell: says to those who ask why the sink is not called, and until when; None when it is again.
     """
-    if isinstance(first, SystemFailure):
-        raise first
-    if isinstance(first, Transient):
-        await sleep(_FIRST_DELAY if first.retry_after is None else first.retry_after)
-    refused: dict[str, BaseException] = {}
-    todo = _without(list(entries), first, refused) if isinstance(first, SinkRejected) else [list(entries)]
-    was_tried = not isinstance(first, SinkRejected | Transient)
-    while todo:
-        batch = todo.pop()
-        error = await _try(sink, batch, sleep)
-        if isinstance(error, SinkRejected):
-            todo += _without(batch, error, refused)
-        elif error is not None and len(batch) == 1:
-            refused[batch[0].task_key] = error
-        elif error is not None and not was_tried:
-            was_tried = True
-            todo.append(batch)
-        elif error is not None:
-            half = len(batch) // 2
-            todo += [batch[half:], batch[:half]]
-    return refused
 
+    def __init__(
+        self,
+        *,
+        config: RuntimeConfig,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]],
+        chance: Callable[[], float],
+        meter: Meter,
+        tell: Callable[[str, float | None], None],
+    ) -> None:
+        self._config = config
+        self._retry = config.sink_retry
+        self._breaker = None if config.sink_breaker is None else Breaker(config.sink_breaker)
+        self._now = now
+        self._sleep = sleep
+        self._chance = chance
+        self._meter = meter
+        self._tell = tell
 
-async def _try(
-    sink: CommitSink[Any], batch: list[Entry[Any]], sleep: Callable[[float], Awaitable[object]]
-) -> Exception | None:
-    """Commit a batch, however long a transient failure lasts; return the error it fails with."""
-    delay = _FIRST_DELAY
-    # A sink is somebody else's code: what it returns is looked at, whatever its type says.
-    commit: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
-    while True:
-        try:
-            answer: object = await commit(CommitBatch(batch))
-        except Transient as error:
-            await sleep(delay if error.retry_after is None else error.retry_after)
-            delay = min(delay * 2, _LONGEST_DELAY)
-        except SystemFailure:
-            raise
-        except Exception as error:
-            return error
-        else:
-            check_answer(sink, answer)
-            return None
+    async def commit(
+        self, sink: CommitSink[Any], entries: Sequence[Entry[Any]], first: Exception
+    ) -> dict[str, BaseException]:
+        """Commit entries that failed once; return the errors of those that the sink refuses, by task key.
+
+        Args:
+            sink: where they go.
+            entries: what they are.
+            first: the error they failed with.
+
+        Raises:
+            SystemFailure: the sink says that nothing can succeed.
+            SinkMisbehaved: the sink returned something.
+        """
+        refused: dict[str, BaseException] = {}
+        todo = [list(entries)]
+        was_tried = False
+        error: Exception | None = first
+        while todo:
+            batch = todo.pop()
+            error = await self._try(sink, batch, error)
+            if isinstance(error, SinkRejected):
+                todo += _without(batch, error, refused)
+            elif error is not None and len(batch) == 1 and was_tried:
+                refused[batch[0].task_key] = error
+            elif error is not None and not was_tried:
+                was_tried = True
+                todo.append(batch)
+            elif error is not None:
+                half = len(batch) // 2
+                todo += [batch[half:], batch[:half]]
+            error = None
+        return refused
+
+    async def _try(self, sink: CommitSink[Any], batch: list[Entry[Any]], error: Exception | None) -> Exception | None:
+        """Commit a batch, however long a transient failure lasts; return the error it fails with.
+
+        Args:
+            sink: where it goes.
+            batch: what it is.
+            error: what it failed with just now, if it did.
+        """
+        # A sink is somebody else's code: what it returns is looked at, whatever its type says.
+        commit: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
+        failures = 0
+        while True:
+            if error is None:
+                try:
+                    check_answer(sink, await commit(CommitBatch(batch)))
+                except Exception as raised:
+                    error = raised
+                else:
+                    self._worked()
+                    return None
+            if isinstance(error, SystemFailure | SinkMisbehaved):
+                raise error
+            meaning = self._config.classifier.classify(error, self._now())
+            if isinstance(error, SinkRejected) or meaning.decision != "transient" or not meaning.is_known:
+                if meaning.decision == "system":
+                    raise SystemFailure(describe_error(error)) from error
+                return error
+            failures += 1
+            self._meter.sink_failed(meaning.kind)
+            await self._wait(failures, meaning, error)
+            error = None
+
+    async def _wait(self, failures: int, meaning: Classified, error: Exception) -> None:
+        """Wait until the sink is worth another call."""
+        breaker = self._breaker
+        delay = None
+        if breaker is None or breaker.state == "closed":
+            delay = self._retry.delay(failures, 0.0, self._chance(), meaning.retry_after)
+        if delay is not None:
+            await self._sleep(delay)
+            return
+        if breaker is None:
+            await self._sleep(self._retry.max_delay)
+            return
+        assert self._config.sink_breaker is not None
+        policy = self._config.sink_breaker
+        while True:
+            breaker.trip(self._now())
+            self._meter.breaker_changed("sink", "open")
+            text = f"the breaker of the sink is open: {describe_error(error)}"
+            _log.warning("%s; it is tried again in %g s", text, policy.open_for, extra={"breaker": "sink"})
+            self._tell(text, breaker.until)
+            await self._sleep(policy.open_for if meaning.retry_after is None else meaning.retry_after)
+            if policy.probe is None:
+                break
+            try:
+                await policy.probe()
+            except Exception as raised:
+                error = raised
+            else:
+                break
+        breaker.half_open()
+        self._meter.breaker_changed("sink", "half-open")
+
+    def worked(self) -> None:
+        """Learn that the sink took a batch at once."""
+        if self._breaker is not None and self._breaker.state != "closed":
+            self._worked()
+
+    def _worked(self) -> None:
+        if self._breaker is not None and self._breaker.succeeded(1, self._now()):
+            _log.info("the breaker of the sink is closed", extra={"breaker": "sink"})
+            self._meter.breaker_changed("sink", "closed")
+        self._tell("", None)
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the breaker wants to hear of what works."""
+        return self._breaker is not None and self._breaker.state != "closed"
 
 
 def check_answer(sink: CommitSink[Any], answer: object) -> None:

@@ -5,6 +5,8 @@ One batch at a time. Dependents become ready when the store has settled their pa
 
 from __future__ import annotations
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import trio
 
 from naviscope_ingest._core import Core
-from naviscope_ingest._kernel.commits import check_answer, commit_entries
+from naviscope_ingest._kernel.breakers import Breakers
+from naviscope_ingest._kernel.commits import SinkLine, check_answer
 from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.inside import inside_for
@@ -27,6 +30,8 @@ from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq,
 
 __all__ = ["Committer"]
 
+_log = logging.getLogger("naviscope_ingest")
+
 _AT_ONCE = 4_000
 """How many derived messages the core is told of together with the commit of their parents."""
 
@@ -40,6 +45,8 @@ class Committer:
         planner: sorts answers.
         fan_outs: sees to outcomes that bring too much for one settlement.
         judge: decides on attempts that failed.
+        line: gets into the sink what does not go in at once.
+        breakers: are told of what works, when they ask for it.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
@@ -64,6 +71,8 @@ class Committer:
         planner: Planner,
         fan_outs: FanOuts,
         judge: Judge,
+        line: SinkLine,
+        breakers: Breakers,
         membership: Membership,
         recorder: Recorder | None,
         book: EpochBook,
@@ -79,7 +88,10 @@ class Committer:
         self.batches = 0
         self._sink = sink
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
-        self._inside = inside_for(sink, membership)
+        self._line = line
+        self._breakers = breakers
+        self._inside = inside_for(sink, membership, line)
+        self._slow = config.slow_sink_seconds
         self._core = core
         self._plan = planner.plan
         self._fan_outs = fan_outs
@@ -116,10 +128,12 @@ class Committer:
                 answers = outbox[:size]
                 del outbox[:size]
                 batch = plan(answers)
+                began = math.inf
                 if batch.entries and self._inside is None:
                     if self._recorder is not None:
                         await self._record(batch, self._recorder)
                     started = self._meter.now() if is_measured else 0.0
+                    began = self._wall()
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
                     except Exception as error:
@@ -127,19 +141,27 @@ class Committer:
                     else:
                         if answer is not None:
                             check_answer(self._sink, answer)
+                        if self._line.is_troubled:
+                            self._line.worked()
                     if is_measured:
                         self._meter.sink_committed(len(batch.entries), started)
                 if self._tried:
                     self._forget_histories(batch)
+                if self._breakers.is_alert:
+                    self._breakers.worked(batch)
                 if batch.rest is None and self._inside is None:
                     if commit is not None:
                         commit(batch.leases)
                     else:
                         await self._membership.write(Settlement(batch.leases))
-                    has_decided = core.commit_plain(batch.nodes, self._wall())
+                    now = self._wall()
+                    has_decided = core.commit_plain(batch.nodes, now)
                 else:
                     await self._commit_rest(batch, batch.more())
                     has_decided = core.look()
+                    now = core.now
+                if now - began > self._slow:
+                    self._report_slow(now - began, len(batch.entries))
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)
                 self.batches += 1
@@ -154,7 +176,18 @@ class Committer:
 
     async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
         """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
-        await self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+        await self._drop_refused(batch, await self._line.commit(self._sink, batch.entries, error))
+
+    def _report_slow(self, seconds: float, entries: int) -> None:
+        """Say that a batch took long to commit."""
+        self._meter.sink_slow(seconds)
+        _log.warning(
+            "%s took %.1f s to commit %d entries",
+            type(self._sink).__name__,
+            seconds,
+            entries,
+            extra={"seconds": seconds, "entries": entries},
+        )
 
     def _forget_histories(self, batch: Batch) -> None:
         """Let go of what was tried before by messages that now commit."""
@@ -227,8 +260,10 @@ class Committer:
     async def _settle(self, batch: Batch) -> Settled:
         if self._inside is None or not batch.entries:
             return await self._membership.write(settlement_of(batch))
-        started = self._meter.now()
+        started, began = self._meter.now(), self._wall()
         settled = await self._inside.settle(batch, self._drop_refused)
+        if self._wall() - began > self._slow:
+            self._report_slow(self._wall() - began, len(batch.entries))
         if self._meter.is_on:
             self._meter.sink_committed(len(batch.entries), started)
         return settled

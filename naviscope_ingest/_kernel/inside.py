@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import trio
 from attrs import define, field
 
-from naviscope_ingest._kernel.commits import commit_entries
+from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.outcomes import Batch, settlement_of
 from naviscope_ingest.errors import SinkMisbehaved
@@ -30,7 +29,7 @@ from naviscope_spi import (
 __all__ = ["Inside", "inside_for"]
 
 
-def inside_for(sink: CommitSink[Any], membership: Membership) -> Inside | None:
+def inside_for(sink: CommitSink[Any], membership: Membership, line: SinkLine) -> Inside | None:
     """Return what commits to a sink that writes inside the store, or None for one that does not.
 
     Raises:
@@ -44,7 +43,7 @@ def inside_for(sink: CommitSink[Any], membership: Membership) -> Inside | None:
             f"{type(sink).__name__} writes inside the transactions of a {sink.colocation} store, and "
             f"{type(store).__name__} is none: use such a store, or give the sink a place of its own"
         )
-    return Inside(sink, membership)
+    return Inside(sink, membership, line)
 
 
 @define
@@ -62,10 +61,12 @@ class Inside:
     Args:
         sink: writes inside a transaction.
         membership: settles.
+        line: tries again and finds culprits.
     """
 
-    def __init__(self, sink: AppliesInside[Any], membership: Membership) -> None:
+    def __init__(self, sink: AppliesInside[Any], membership: Membership, line: SinkLine) -> None:
         self._sink = sink
+        self._line = line
         self._membership = membership
 
     async def settle(
@@ -81,7 +82,7 @@ class Inside:
         try:
             await self._write(part, settlement_of(batch), CommitBatch(batch.entries))
         except _SinkFailed as failed:
-            refused = await commit_entries(_InParts(self, part), batch.entries, trio.sleep, failed.error)
+            refused = await self._line.commit(_InParts(self, part), batch.entries, failed.error)
             await drop_refused(batch, refused)
             rest = settlement_of(batch, without=part.done)
             part.settled.append(await self._membership.write(rest))

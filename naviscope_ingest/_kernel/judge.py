@@ -15,6 +15,7 @@ import msgspec
 from attrs import evolve, frozen
 
 from naviscope_ingest._core import Core, Decided
+from naviscope_ingest._kernel.breakers import Breakers
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Batch, Failed, Rest, describe_error
@@ -70,6 +71,7 @@ class Judge:
         now: wall-clock time.
         chance: random numbers from 0 to 1, for retries.
         meter: is told of failures.
+        breakers: are told of failures, and make some of them their own affair.
 
     Attributes:
         tried: messages that have a history. Callers on the hot path ask whether there are any.
@@ -84,6 +86,7 @@ class Judge:
         now: Callable[[], float],
         chance: Callable[[], float],
         meter: Meter,
+        breakers: Breakers,
     ) -> None:
         # With the history itself, if the store could not give it back.
         self.tried: dict[Seq, bytes | None] = {}
@@ -93,6 +96,7 @@ class Judge:
         self._now = now
         self._chance = chance
         self._meter = meter
+        self._breakers = breakers
         store = membership.store
         self._records = store if isinstance(store, SupportsRecords) else None
 
@@ -133,13 +137,18 @@ class Judge:
         )
         history = evolve(history, attempts=(*history.attempts, record)[-MAX_ATTEMPTS:], tried=history.tried + 1)
         if not failed.is_final:
+            is_down = meaning.decision != "system" and self._breakers.failed(lease, meaning.kind, text, rest.records)
             if meaning.decision == "system":
                 if self._stop(rest, failed, history, now):
                     return
                 meaning = Classified("permanent", "poison")
                 text = f"it stopped the runtime {self._config.poison_failures} times within a short time: {text}"
-            elif meaning.decision == "transient" and self._retry(rest, failed, meaning, history, now):
-                return
+            elif meaning.decision == "transient":
+                if is_down and meaning.retry_after is None:
+                    # It fails because what it needs is down, as everybody knows by now: that spends nothing.
+                    meaning = evolve(meaning, retry_after=0.0)
+                if self._retry(rest, failed, meaning, history, now):
+                    return
         letter = self._letter(text, meaning.kind, history, now)
         where = fingerprint_of(meaning.kind, type(error).__name__, describe_error(error), _place(error))
         letter = evolve(letter, fingerprint=where, origin=origin_of(lease.message.headers))

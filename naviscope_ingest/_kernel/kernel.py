@@ -18,6 +18,8 @@ import trio
 from attrs import frozen
 
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
+from naviscope_ingest._kernel.breakers import Breakers
+from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.fan_outs import FanOuts
@@ -174,7 +176,7 @@ class Kernel:
         scribe = scribe_for(store)
         executor = components.executor
         self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
-        recorder = recorder_for(components.commit_sink, scribe)
+        recorder = recorder_for(components.commit_sink, scribe, config.records_outcomes)
         self._recalls = recorder is not None
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
@@ -189,6 +191,14 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._breakers = Breakers(
+            core=self.core,
+            config=config,
+            now=clock.wall,
+            meter=self._meter,
+            spawn=self._spawn,
+            on_open=self._wake,
+        )
         self._judge = Judge(
             core=self.core,
             config=config,
@@ -196,6 +206,7 @@ class Kernel:
             now=clock.wall,
             chance=random.random,
             meter=self._meter,
+            breakers=self._breakers,
         )
         planner = Planner(
             self.core,
@@ -220,6 +231,15 @@ class Kernel:
             planner=planner,
             fan_outs=self._fan_outs,
             judge=self._judge,
+            breakers=self._breakers,
+            line=SinkLine(
+                config=config,
+                now=clock.wall,
+                sleep=trio.sleep,
+                chance=random.random,
+                meter=self._meter,
+                tell=self.core.tell_sink,
+            ),
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -250,6 +270,7 @@ class Kernel:
                 await self._begin(found)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
+                    await self._breakers.restore(self._membership)
                     self.state = "running"
                     self._workers.may_start = True
                     nursery.start_soon(self._until_the_end, self._keep_time)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from naviscope_ingest._core import Core, Decided
+from naviscope_ingest._core.breaker import BreakerState
 from naviscope_ingest._kernel.outcomes import Batch
 from naviscope_spi import Clock, EpochKey, ErrorKind, MeasuresFailures, PutReceipt, RuntimeMetrics
 
@@ -68,6 +69,21 @@ class Meter:
         """Tell of an attempt that failed."""
         if self._failures is not None:
             self._failures.attempt_failed(kind, error_kind)
+
+    def sink_failed(self, error_kind: ErrorKind) -> None:
+        """Tell of a batch that a sink did not commit."""
+        if self._failures is not None:
+            self._failures.sink_failed(error_kind)
+
+    def sink_slow(self, seconds: float) -> None:
+        """Tell of a sink that took long."""
+        if self._failures is not None:
+            self._failures.sink_slow(seconds)
+
+    def breaker_changed(self, name: str, state: BreakerState) -> None:
+        """Tell of a circuit breaker."""
+        if self._failures is not None:
+            self._failures.breaker_changed(name, state)
 
     def epoch(self, key: EpochKey, state: str) -> None:
         """Tell what became of an epoch."""

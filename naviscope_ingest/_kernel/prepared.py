@@ -85,17 +85,20 @@ def refuser_for(
     return refuse
 
 
-def recorder_for(sink: CommitSink[Any], scribe: Scribe | None) -> Recorder | None:
+def recorder_for(
+    sink: CommitSink[Any], scribe: Scribe | None, needs: Callable[[str], bool] | None = None
+) -> Recorder | None:
     """Return what records outcomes for a sink, or None if there is no need or no way.
 
     Args:
         sink: where results become visible. One inside the store needs no record; one that cannot encode its ops has
             none.
         scribe: writes derived messages. There is none for a store that survives nothing, which needs no record.
+        needs: tells whether outcomes of a kind are recorded; all are, unless it is given.
     """
     if scribe is None or isinstance(sink, AppliesInside) or not isinstance(sink, EncodesOps):
         return None
-    return Recorder(sink, scribe)
+    return Recorder(sink, scribe, needs)
 
 
 class Recorder:
@@ -104,11 +107,13 @@ class Recorder:
     Args:
         sink: encodes its ops.
         scribe: encodes derived messages, as the store does.
+        needs: tells whether outcomes of a kind are recorded; all are, unless it is given.
     """
 
-    def __init__(self, sink: EncodesOps[Any], scribe: Scribe) -> None:
+    def __init__(self, sink: EncodesOps[Any], scribe: Scribe, needs: Callable[[str], bool] | None = None) -> None:
         self._sink = sink
         self._scribe = scribe
+        self._needs = needs
 
     def record(self, batch: Batch) -> dict[Seq, bytes]:
         """Return the outcomes of a batch that the sink will see and the store does not know yet.
@@ -122,6 +127,8 @@ class Recorder:
         for lease in batch.leases:
             own = ops.get((lease.epoch.number, lease.message.id))
             if own is None or lease.prepared is not None:
+                continue
+            if self._needs is not None and not self._needs(lease.message.kind):
                 continue
             brings = None if rest is None else rest.derived.get(lease.seq)
             value = None if rest is None else rest.values.get(lease.seq)

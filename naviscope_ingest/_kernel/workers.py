@@ -22,15 +22,31 @@ from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
 from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, OutcomeNotDecodable
-from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, SupportsBatch, SystemFailure
+from naviscope_ingest.policies import KindPolicy
+from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, Settlement, SupportsBatch, SystemFailure, Transient
 
 if TYPE_CHECKING:
     from naviscope_ingest._kernel.committer import Committer
 
-__all__ = ["Workers"]
+__all__ = ["BEGUN", "Workers"]
+
+BEGUN = b"\x00begun"
+"""Stands in the store in place of an outcome: the message was begun, and must not be begun again."""
 
 _BUDGET = 512
 """How many messages a worker handles before it lets others run."""
+
+
+def _too_slow(timeout: float | None) -> Transient:
+    return Transient(f"the executor took longer than {timeout} seconds and was cancelled", error_kind="timeout")
+
+
+def _begun_before(lease: Lease[Any]) -> Permanent:
+    return Permanent(
+        f"message {lease.message.id!r} was begun and did not finish before the runtime ended: it is delivered at most "
+        "once; see what became of it, then replay or discard it",
+        error_kind="server",
+    )
 
 
 class _Worker:
@@ -102,6 +118,11 @@ class Workers:
         self._recorder = recorder
         self._store_id = membership.store.info.store_id
         self._config = config
+        # Whether any kind has a time limit, or must not be begun twice. Others do not pay for it.
+        self._is_careful = any(
+            policy.timeout is not None or policy.delivery == "at_most_once"
+            for policy in (config.other_kinds, *config.kinds.values())
+        )
         self._most = config.max_in_flight
         self._hints = hints
         self._meter = meter
@@ -154,6 +175,8 @@ class Workers:
     async def _run(self, worker: _Worker) -> None:
         self._is_waking = False
         loop = self._work_in_batches if self._runs_batches else self._work_singly
+        if self._is_careful and not self._runs_batches:
+            loop = self._work_carefully
         while True:
             # One scope serves until it is cancelled: entering one for each message would cost as much as a message.
             with trio.CancelScope() as worker.scope:
@@ -267,7 +290,7 @@ class Workers:
         """Answer for messages whose outcomes were recorded before a crash; return the others, which have to run."""
         fresh: list[Lease[Any]] = []
         for lease in leases:
-            if lease.prepared is None:
+            if lease.prepared is None or lease.prepared == BEGUN:
                 fresh.append(lease)
                 continue
             answer: object
@@ -357,6 +380,81 @@ class Workers:
             if len(outbox) >= batch_size and not self.committer.is_busy:
                 await self.committer.commit_all()
 
+    async def _work_carefully(self, worker: _Worker) -> None:
+        """Run messages one at a time within their limits, noting before what must not be begun twice."""
+        work, outbox = self._work, self.outbox
+        handled = 0
+        while True:
+            if not work:
+                await self._find_work()
+            if len(work) > 1 or outbox:
+                self.wake()
+            if work:
+                lease = work.popleft()
+                worker.leases = (lease,)
+                started = self._meter.now()
+                outcome = await self._execute_carefully(lease)
+                if self._meter.is_on:
+                    self._meter.executed(lease.message.kind, 1, started)
+                if worker.is_struck:
+                    return
+                worker.leases = ()
+                if outcome is not None:
+                    outbox.append((lease, outcome))
+                    self.executed += 1
+            handled += 1
+            if handled > _BUDGET:
+                handled = 0
+                await trio.lowlevel.checkpoint()
+            if len(outbox) >= self._config.commit_batch and not self.committer.is_busy:
+                await self.committer.commit_all()
+
+    async def _execute_carefully(self, lease: Lease[Any]) -> object:
+        """Run one message; None if it is not ours any more."""
+        policy = self._config.policy(lease.message.kind)
+        if policy.delivery == "at_most_once":
+            if lease.prepared is not None:
+                return Raised(_begun_before(lease))
+            if not await self._begin_once([lease]):
+                return None
+        delivery = Delivery(lease, self._store_id)
+        if self._core.hands_over:
+            self._add_extras(delivery, lease.seq)
+        outcome: object
+        try:
+            if policy.timeout is None:
+                outcome = await self._executor.execute(delivery)
+                return outcome
+            with trio.move_on_after(policy.timeout):
+                outcome = await self._executor.execute(delivery)
+                return outcome
+        except Exception as error:
+            return Raised(error)
+        return Raised(_too_slow(policy.timeout))
+
+    async def _begin_once(self, leases: Sequence[Lease[Any]]) -> Sequence[Lease[Any]]:
+        """Tell the store that messages are begun, so that they never are again; return those that are ours."""
+        settled = await self._membership.write(Settlement(prepared={lease.seq: BEGUN for lease in leases}))
+        if not settled.refused:
+            return leases
+        self.in_flight -= len(settled.refused)
+        self._core.release(settled.refused)
+        return [lease for lease in leases if lease.seq not in settled.refused]
+
+    async def _execute_batch_carefully(self, leases: Sequence[Lease[Any]]) -> list[tuple[Lease[Any], object]]:
+        """Run a batch; answer for those of it that are ours."""
+        policy = self._config.policy(leases[0].message.kind)
+        if policy.delivery != "at_most_once":
+            return list(zip(leases, await self._execute_batch(leases, policy), strict=True))
+        answers: list[tuple[Lease[Any], object]] = [
+            (lease, Raised(_begun_before(lease))) for lease in leases if lease.prepared is not None
+        ]
+        fresh = [lease for lease in leases if lease.prepared is None]
+        ours = await self._begin_once(fresh) if fresh else ()
+        if ours:
+            answers += zip(ours, await self._execute_batch(ours, policy), strict=True)
+        return answers
+
     async def _work_in_batches(self, worker: _Worker) -> None:
         """Run messages of one kind together until this worker is struck."""
         outbox = self.outbox
@@ -373,14 +471,17 @@ class Workers:
                     self.wake()
                 worker.leases = leases
                 started = self._meter.now()
-                answers = await self._execute_batch(leases)
+                if self._is_careful:
+                    answered = await self._execute_batch_carefully(leases)
+                else:
+                    answered = list(zip(leases, await self._execute_batch(leases), strict=True))
                 if self._meter.is_on:
                     self._meter.executed(leases[0].message.kind, len(leases), started)
                 if worker.is_struck:
                     return
                 worker.leases = ()
-                outbox.extend(zip(leases, answers, strict=True))
-                self.executed += len(leases)
+                outbox.extend(answered)
+                self.executed += len(answered)
                 handled += len(leases)
             if len(outbox) >= self._config.commit_batch and not self.committer.is_busy:
                 await self.committer.commit_all()
@@ -404,7 +505,7 @@ class Workers:
         work.extend((*others, *rest))
         return batch
 
-    async def _execute_batch(self, leases: Sequence[Lease[Any]]) -> Sequence[object]:
+    async def _execute_batch(self, leases: Sequence[Lease[Any]], policy: KindPolicy | None = None) -> Sequence[object]:
         """Run a batch; if it raises, run its halves, so that only the culprit fails."""
         store_id = self._store_id
         deliveries: list[Delivery[Any]] = [Delivery(lease, store_id) for lease in leases]
@@ -412,18 +513,32 @@ class Workers:
             for delivery, lease in zip(deliveries, leases, strict=True):
                 self._add_extras(delivery, lease.seq)
         try:
-            answers = await self._executor.execute_batch(deliveries)
+            if policy is None or policy.timeout is None:
+                answers = await self._executor.execute_batch(deliveries)
+            else:
+                answers = await self._in_time(policy.timeout, deliveries)
             if not isinstance(answers, Sequence) or len(answers) != len(leases):
                 raise BadOutcome(
                     f"execute_batch answered {shown(answers)} for {len(leases)} messages: return a sequence of as many "
                     "outcomes, in the same order"
                 )
         except Exception as error:
-            if isinstance(error, SystemFailure) or len(leases) == 1:
+            is_last = policy is not None and policy.delivery == "at_most_once"
+            if isinstance(error, SystemFailure) or len(leases) == 1 or is_last:
                 return [Raised(error, is_alone=len(leases) == 1)] * len(leases)
             half = len(leases) // 2
-            return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
+            return [
+                *await self._execute_batch(leases[:half], policy),
+                *await self._execute_batch(leases[half:], policy),
+            ]
         return answers
+
+    async def _in_time(self, timeout: float, deliveries: Sequence[Delivery[Any]]) -> object:
+        """Run a batch within a time limit."""
+        with trio.move_on_after(timeout):
+            answers: object = await self._executor.execute_batch(deliveries)
+            return answers
+        raise _too_slow(timeout)
 
     def _add_extras(self, delivery: Delivery[Any], seq: Seq) -> None:
         delivery.unmet = self._core.unmet(seq)
