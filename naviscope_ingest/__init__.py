@@ -6,8 +6,9 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
-from naviscope_ingest._core.limits import Cap, Rate
+from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Rate
 from naviscope_ingest._kernel import Statistics
+from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -19,19 +20,25 @@ from naviscope_ingest.errors import (
     EpochTimeout,
     HandlerError,
     IngestError,
+    IntakeFull,
     InternalError,
+    NoSuchKind,
     OutcomeNotDecodable,
     OutcomeNotEncodable,
     RuntimeFailed,
     RuntimeStopped,
     SinkMisbehaved,
+    Struck,
     UnknownKind,
+    UnknownLimit,
     UnknownMessage,
+    WrongState,
 )
 from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.limits import Limits, LimitView
 from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
@@ -78,6 +85,7 @@ from naviscope_spi import (
 )
 
 __all__ = [
+    "AdaptiveLimit",
     "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
@@ -114,10 +122,14 @@ __all__ = [
     "Ingest",
     "IngestError",
     "IngestRuntime",
+    "IntakeFull",
     "IntakeHandle",
+    "IntakePolicy",
     "InternalError",
     "InvalidMessage",
     "KindPolicy",
+    "LimitView",
+    "Limits",
     "MeasuresFailures",
     "MemoryBus",
     "MemorySink",
@@ -125,6 +137,7 @@ __all__ = [
     "Message",
     "MessageExplanation",
     "MsgspecCodec",
+    "NoSuchKind",
     "Outcome",
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
@@ -152,6 +165,7 @@ __all__ = [
     "Statistics",
     "StoreFailed",
     "StoreRefused",
+    "Struck",
     "SubmitReceipt",
     "SupportsBatch",
     "SystemFailure",
@@ -159,7 +173,9 @@ __all__ = [
     "Transient",
     "UnknownEpoch",
     "UnknownKind",
+    "UnknownLimit",
     "UnknownMessage",
+    "WrongState",
     "open_store",
     "task_key",
 ]

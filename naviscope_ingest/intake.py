@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 import trio
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
+from naviscope_ingest._core.limits import check_count
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.epochs import EpochPage
+from naviscope_ingest.admission import WhenFull, check_when_full
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, SubmitReceipt
 from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
@@ -56,6 +58,10 @@ class Epoch(Generic[P]):
     async def submit(self, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
         """Submit messages; see `IntakeHandle.submit`."""
         return await self._intake.submit(self, messages, strict=strict)
+
+    async def submit_nowait(self, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+        """Submit messages without waiting for room; see `IntakeHandle.submit_nowait`."""
+        return await self._intake.submit_nowait(self, messages, strict=strict)
 
     async def seal(self) -> None:
         """Take no more messages but derived ones."""
@@ -120,6 +126,8 @@ class IntakeHandle(Generic[P]):
         on_unresolved: OnUnresolved | None = None,
         retain: float | None = None,
         weight: int = 1,
+        cap: int | None = None,
+        when_full: WhenFull | None = None,
         if_exists: Literal["rejoin", "refuse"] = "rejoin",
     ) -> Epoch[P]:
         """Open an epoch, or rejoin the kept one of that name in whatever state it is.
@@ -130,6 +138,8 @@ class IntakeHandle(Generic[P]):
             on_unresolved: the default for dependencies that nothing alive can release.
             retain: how long ids and report are kept after completion, in seconds.
             weight: its share when epochs compete.
+            cap: how many of its messages may be started and not yet settled, in this runtime: it is not kept.
+            when_full: what a submit to it does while intake is slow; as for `IntakePolicy`, whose choice it replaces.
             if_exists: "refuse" makes a taken name an error.
 
         Raises:
@@ -137,7 +147,15 @@ class IntakeHandle(Generic[P]):
             RuntimeStopped: the runtime takes no more work.
         """
         options = EpochOptions(if_exists, deadline, on_unresolved, retain, weight)
-        return Epoch(self, await self._kernel.open_epoch(name, options))
+        if cap is not None:
+            check_count("new_epoch(cap", cap)
+        if when_full is not None:
+            check_when_full(when_full, "new_epoch")
+        page = await self._kernel.open_epoch(name, options)
+        page.when_full = when_full or page.when_full
+        if cap is not None:
+            self._kernel.steering.cap_epoch(page, cap)
+        return Epoch(self, page)
 
     @asynccontextmanager
     async def epoch(self, name: str | None = None, **options: Any) -> AsyncIterator[Epoch[P]]:  # noqa: ANN401 - as new_epoch
@@ -237,12 +255,27 @@ class IntakeHandle(Generic[P]):
 
     # Messages
 
+    async def submit_nowait(
+        self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool = False
+    ) -> SubmitReceipt:
+        """Submit without waiting for room: while intake is slow it raises where `submit` would wait.
+
+        It waits for the store, and for an async iterable, as `submit` does.
+
+        Raises:
+            IntakeFull: intake is slow; the error says when to try again.
+        """
+        return await self._submit(epoch, messages, strict=strict, may_wait=False)
+
     async def submit(self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
         """Store messages and let them run as soon as what they depend on has committed.
 
         When it returns they are as safe as the store is durable. An iterator is read chunk by chunk. If something is
         wrong, the error has two attributes: `receipt`, for what was stored before, and `index`, the place of the first
         message that was not.
+
+        While more is to be done than workers get through, it waits, unless `IntakePolicy` or the epoch says otherwise.
+        In an executor or a sink it never waits, for it would wait for itself: there it raises.
 
         Args:
             epoch: where they belong.
@@ -252,7 +285,14 @@ class IntakeHandle(Generic[P]):
         Raises:
             EpochSealed: the epoch is not open, and a message is unknown in it.
             InvalidMessage: something is not a message, or conflicts and `strict` is set.
+            IntakeFull: too many messages wait or are unfinished, or intake is slow and this submit does not wait.
+            Struck: a message is of a kind, or has an id, that somebody refuses.
         """
+        return await self._submit(epoch, messages, strict=strict, may_wait=True)
+
+    async def _submit(
+        self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool, may_wait: bool
+    ) -> SubmitReceipt:
         page = self._page(epoch)
         total = _Total()
         size = self._runtime.config.submit_chunk
@@ -260,11 +300,11 @@ class IntakeHandle(Generic[P]):
             if isinstance(messages, list | tuple) and len(messages) <= size:
                 # Most submits are small, and need nothing that cuts them.
                 if messages:
-                    await self._put(page, _checked(messages), total, strict=strict)
+                    await self._put(page, _checked(messages), total, strict=strict, may_wait=may_wait)
             else:
                 async with aclosing(_chunks(messages, size)) as chunks:
                     async for chunk in chunks:
-                        await self._put(page, chunk, total, strict=strict)
+                        await self._put(page, chunk, total, strict=strict, may_wait=may_wait)
                         if len(chunk) == size:
                             await trio.lowlevel.checkpoint()
         except Exception as error:
@@ -274,8 +314,11 @@ class IntakeHandle(Generic[P]):
             await trio.lowlevel.checkpoint()
         return total.receipt()
 
-    async def _put(self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, *, strict: bool) -> None:
-        receipt = await self._kernel.put(page, chunk)
+    async def _put(
+        self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, *, strict: bool, may_wait: bool
+    ) -> None:
+        receipt, dropped = await self._kernel.put(page, chunk, may_wait=may_wait)
+        total.dropped += dropped
         total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
         if strict and receipt.conflicts:
             raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
@@ -333,6 +376,8 @@ class IntakeHandle(Generic[P]):
             return explain_message(core, node)
         if message_id in tracker.done:
             return MessageExplanation.committed(message_id, page.key.name)
+        if message_id in page.dropped_ids:
+            return MessageExplanation.dropped(message_id, page.key.name)
         raise UnknownMessage(page.key.name, message_id)
 
     async def wait_idle(self) -> None:
@@ -349,6 +394,7 @@ class _Total:
 
     def __init__(self) -> None:
         self.given = 0
+        self.dropped = 0
         self._accepted = 0
         self._duplicates = 0
         self._conflicts: list[str] = []
@@ -363,7 +409,7 @@ class _Total:
             self._last = accepted[-1]
 
     def receipt(self) -> SubmitReceipt:
-        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last)
+        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last, self.dropped)
 
 
 async def _chunks(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here

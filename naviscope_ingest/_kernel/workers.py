@@ -20,6 +20,7 @@ from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
 from naviscope_ingest._kernel.prepared import Recorder
+from naviscope_ingest._kernel.pressure import WITHIN
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, OutcomeNotDecodable
 from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, SupportsBatch, SystemFailure
@@ -70,6 +71,7 @@ class Workers:
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
         take: says what may start.
+        most: how many messages may be in flight.
         committer: who empties the outbox.
     """
 
@@ -102,7 +104,7 @@ class Workers:
         self._recorder = recorder
         self._store_id = membership.store.info.store_id
         self._config = config
-        self._most = config.max_in_flight
+        self.most = config.max_in_flight
         self._hints = hints
         self._meter = meter
         self._spawn = spawn
@@ -134,7 +136,7 @@ class Workers:
             self._is_waking = True
             self._asleep -= 1
             self._sleeping.unpark()
-        elif self.may_start and len(self._workers) < self._most:
+        elif self.may_start and len(self._workers) < self.most:
             self._is_waking = True
             worker = _Worker()
             self._workers.append(worker)
@@ -151,6 +153,7 @@ class Workers:
 
     async def _run(self, worker: _Worker) -> None:
         self._is_waking = False
+        WITHIN.set(self)
         loop = self._work_in_batches if self._runs_batches else self._work_singly
         while True:
             # One scope serves until it is cancelled: entering one for each message would cost as much as a message.
@@ -171,12 +174,12 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels, take = self._ring, self._levels, self.take
+        ring, levels = self._ring, self._levels
         has_committed = False
         while True:
-            room = self._most - self.in_flight
+            room = self.most - self.in_flight
             if room > 0 and (ring or levels) and self.may_start:
-                seqs = take(room)
+                seqs = self.take(room)
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
                     leases = await self._membership.lease(seqs)
