@@ -81,6 +81,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -175,6 +176,7 @@ __all__ = [
     "UnknownKind",
     "UnknownLimit",
     "UnknownMessage",
+    "UnknownOption",
     "WrongState",
     "open_store",
     "task_key",

@@ -21,6 +21,7 @@ from naviscope_spi.errors import (
     StoreFailed,
     StoreRefused,
     UnknownEpoch,
+    UnknownOption,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "UnknownKind",
     "UnknownLimit",
     "UnknownMessage",
+    "UnknownOption",
     "WrongState",
 ]
 

@@ -75,6 +75,9 @@ class IngestRuntime(Generic[P, Op]):
             metrics: hooks for measurement.
             **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `codec`, how payloads
                 are stored, `max_payload` and `retain`.
+
+        Raises:
+            UnknownOption: the store has no such option.
         """
         async with open_store(url, **options) as store:
             components: RuntimeComponents[P, Op] = RuntimeComponents(
@@ -211,7 +214,7 @@ class IngestRuntime(Generic[P, Op]):
 
     @property
     def recovery(self) -> Recovery:
-        """What was found in the store when the runtime started."""
+        """What was found in the store when the runtime started. While it starts: what was found so far."""
         return self._kernel.recovery
 
     def statistics(self) -> Statistics:

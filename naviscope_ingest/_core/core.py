@@ -17,7 +17,7 @@ from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import COMMITTING, ENDED, READY, RUNNING, WAITING, Node, State
 from naviscope_ingest._core.outlines import Outlines
 from naviscope_ingest._core.replay import closure, revive
 from naviscope_ingest._core.schedule import Schedule
@@ -313,7 +313,6 @@ class Core:
         is_over = epoch.verdict is not None and not self._graph.is_recovering
         late: list[Node] = []
         # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
-        ready = State.READY
         start: Callable[[Node], None] | None = None
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
@@ -336,7 +335,7 @@ class Core:
             if message.key is None and not message.priority and message.not_before is None:
                 if start is None:
                     start = transitions.schedule.usual_queue(epoch, raised=raised)
-                node.state = ready
+                node.state = READY
                 start(node)
             else:
                 transitions.make_ready(node)
@@ -385,16 +384,32 @@ class Core:
         Returns:
             Those that were not running any more, whose outcomes must not be handed over.
         """
-        now, nodes, running, committing = self._transitions.now, self._nodes, State.RUNNING, State.COMMITTING
+        now, nodes = self._transitions.now, self._nodes
         late: list[Seq] = []
         for seq in seqs:
             node = nodes.get(seq)
-            if node is not None and node.state is running:
-                node.state = committing
+            if node is not None and node.state is RUNNING:
+                node.state = COMMITTING
                 node.since = now
             else:
                 late.append(seq)
         return late
+
+    def record(self, seqs: Iterable[Seq]) -> None:
+        """Learn that the outcomes of messages are recorded: the sink may have them, so commit wins over cancel."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                self.claim([seq])
+                node.more().is_recorded = True
+
+    def disregard_records(self, seqs: Sequence[Seq]) -> None:
+        """Learn that recorded outcomes are of no use here: their messages have to run again."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None:
+                node.more().is_recorded = False
+        self.release(seqs)
 
     def commit(
         self,
@@ -419,50 +434,90 @@ class Core:
             self._accept(self._epoch(number), new, messages, raised=self._transitions.schedule.is_pressed)
         if ready:
             self._transitions.provide(ready)
+        if values:
+            self._keep_values(values)
+        self._commit([node for seq in seqs if (node := self._nodes.get(seq)) is not None])
+        for fact, reason in ended:
+            self._end(fact, reason)
+        self._transitions.settle()
+
+    def commit_plain(self, nodes: Sequence[Node], now: float) -> bool:
+        """Learn at what time messages committed that bring nothing, as most do; return what `look` returns."""
+        transitions, graph = self._transitions, self._graph
+        transitions.now = now
+        self._commit(nodes)
+        if graph.freed or graph.disputed or graph.barriers or transitions.touched:
+            transitions.settle()
+        else:
+            transitions.is_changed = True
+        return self.look()
+
+    def _commit(self, committed: Sequence[Node]) -> None:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
-        now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
-        tell, freed = graph.committed, graph.freed
-        for seq in seqs:
-            node = nodes.get(seq)
-            if node is None or node.state is is_ended:
+        now, freed, is_recovering = transitions.now, graph.freed, graph.is_recovering
+        last: EpochTracker | None = None
+        for node in committed:
+            if node.state is ENDED:
                 continue
-            del nodes[seq]
+            del nodes[node.seq]
             epoch, message = node.epoch, node.message
-            message_id = message.id
+            if epoch is not last:
+                if last is not None:
+                    transitions.touch(last)
+                last = epoch
             if (
-                node.state is committing
+                node.state is COMMITTING
                 and node.rare is None
                 and message.key is None
                 and message.expires_at is None
                 and epoch.kinds is None
             ):
                 # What `retire` would do for a message that is in nothing else.
-                node.state = is_ended
+                node.state = ENDED
                 node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
-            del epoch.live[message_id]
-            epoch.done.add(message_id)
+            del epoch.live[message.id]
+            epoch.done.add(message.id)
             epoch.ends["committed"] += 1
-            touched[epoch.number] = epoch
-            if values and seq in values:
-                epoch.values[message_id] = values[seq]
-                graph.hands_over = True
-            first = node.first
-            if first is not None:
-                first.missing = missing = first.missing - 1
+            child = node.first
+            if child is not None:
+                child.missing = missing = child.missing - 1
                 if not missing:
-                    freed.append(first)
+                    message = child.message
+                    if (
+                        freed
+                        or is_recovering
+                        or child.state is not WAITING
+                        or child.rare is not None
+                        or message.key is not None
+                        or message.priority
+                        or message.not_before is not None
+                    ):
+                        freed.append(child)
+                    else:
+                        # What `settle` would do for a plain message, of which a chain has one in every step.
+                        epoch.waiting -= 1
+                        child.state = READY
+                        child.since = now
+                        transitions.schedule.usual_queue(epoch)(child)
             if node.waiters:
-                tell(node.waiters)
+                graph.committed(node.waiters)
         if transitions.schedule.slots:
-            transitions.schedule.free_all(seqs)
-        for fact, reason in ended:
-            self._end(fact, reason)
-        transitions.settle()
+            transitions.schedule.free_all(node.seq for node in committed)
+        if last is not None and (last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet):
+            transitions.touch(last)
+
+    def _keep_values(self, values: Mapping[Seq, bytes]) -> None:
+        """Keep what messages that commit leave for their dependents."""
+        for seq, value in values.items():
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                node.epoch.values[node.message.id] = value
+                self._graph.hands_over = True
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""
@@ -483,6 +538,7 @@ class Core:
         if node is None:
             return False
         rare = node.more()
+        rare.is_recorded = False
         rare.deferrals += 1
         spent = True
         fault = self._fault(node, depends_on)
@@ -521,6 +577,7 @@ class Core:
         if node is None:
             return
         rare = node.more()
+        rare.is_recorded = False
         rare.attempts += spent
         if not self._transitions.is_over(node):
             rare.retry_at = at
@@ -546,7 +603,7 @@ class Core:
     def cancel(self, seq: Seq) -> bool:
         """Cancel a message; return whether that had an effect. What is being committed is not cancelled."""
         node = self._nodes.get(seq)
-        if node is None or node.state in (State.COMMITTING, State.ENDED):
+        if node is None or node.state in (State.COMMITTING, State.ENDED) or node.is_recorded:
             return False
         self._transitions.end_together([node], "cancelled", "it was cancelled")
         self._transitions.settle()
@@ -634,14 +691,15 @@ class Core:
             self._graph.timed_out(node, timer.root)
         elif timer.kind is TimerKind.START:
             self._transitions.start_again(node)
-        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED) and not node.is_recorded:
             self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        return self._transitions.schedule.take(limit, self._transitions.now)
+        transitions = self._transitions
+        return transitions.schedule.take(limit, transitions.now)
 
     @property
     def has_decided(self) -> bool:

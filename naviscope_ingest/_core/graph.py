@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from naviscope_ingest._core.barriers import Barrier
 from naviscope_ingest._core.epochs import EpochTracker
-from naviscope_ingest._core.nodes import NEVER, Node, State, Waiter
+from naviscope_ingest._core.nodes import ENDED, NEVER, Node, State, Waiter
 from naviscope_ingest._core.resources import Resources, Scope
 from naviscope_ingest._core.terms import GO, LOST, Case, Group, Said, Status, Term, policy_of, unresolved_word
 from naviscope_ingest._core.timers import TimerKind, Timers
@@ -69,7 +69,7 @@ class Graph:
             parent = live.get(dependency)
             if parent is None:
                 epoch.ghost(dependency).waiters.append(node)
-            elif parent.state is State.ENDED:
+            elif parent.state is ENDED:
                 self.open_case(node, node.message.depends_on, now)
                 return
             elif parent.waiters is not None:

@@ -26,7 +26,7 @@ from sortedcontainers import SortedDict
 from naviscope_ingest._core.branches import QUANTUM, Branch, Branches, Entry, head_of, ready_since
 from naviscope_ingest._core.gates import Gate, Hold, Ticket
 from naviscope_ingest._core.lanes import Lane, Lanes
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, RUNNING, Node
 from naviscope_ingest._core.regulation import Regulation
 from naviscope_ingest._core.timers import Timers
 from naviscope_spi import Seq
@@ -73,7 +73,6 @@ class _Level:
 
     def take(self, room: int, pick: Callable[[Entry], Node | None], now: float, taken: list[Seq]) -> int:
         """Move up to `room` messages into `taken`, turn by turn; return how much room is left."""
-        ready, running = State.READY, State.RUNNING
         ring = self.ring
         while ring and room:
             queue = ring[0]
@@ -87,10 +86,10 @@ class _Level:
                     if picked is None:
                         continue
                     node = picked
-                elif node.state is not ready:
+                elif node.state is not READY:
                     continue
                 # At once: a second entry of the same message, left over from an earlier wait, must find it started.
-                node.state = running
+                node.state = RUNNING
                 node.since = now
                 taken.append(node.seq)
                 turn -= 1

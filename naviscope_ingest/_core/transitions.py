@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, WAITING, Node, State
 from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
@@ -119,12 +119,12 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
@@ -132,7 +132,7 @@ class Transitions:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
                     last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 node.since = now
                 start(node)
             else:
@@ -272,7 +272,7 @@ class Transitions:
 
     def is_over(self, node: Node) -> bool:
         """End a message that would run again although its time, or its epoch's, is over; tell whether it was."""
-        if self.graph.is_recovering:
+        if self.graph.is_recovering or node.is_recorded:
             # Later facts say whether it did run again. If not, its timer or the end of the recovery ends it.
             return False
         if node.epoch.verdict is not None:
@@ -286,7 +286,8 @@ class Transitions:
     def condemn(self, epoch: EpochTracker, end: BadEnd, reason: str) -> None:
         """End all that has not ended and is not being committed, and all that comes later."""
         epoch.verdict = end
-        self.end_together([node for node in epoch.pending() if node.state is not State.COMMITTING], end, reason)
+        pending = [node for node in epoch.pending() if node.state is not State.COMMITTING and not node.is_recorded]
+        self.end_together(pending, end, reason)
         self.touch(epoch)
 
     def end_together(self, nodes: Sequence[Node], end: BadEnd, reason: str) -> None:

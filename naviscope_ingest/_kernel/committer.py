@@ -22,7 +22,7 @@ from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_o
 from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, OnlyCommits, Seq, Settled, Settlement, Waits
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq, Settled, Settlement, Waits
 
 __all__ = ["Committer"]
 
@@ -101,18 +101,16 @@ class Committer:
             outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
             if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
-            core, meter = self._core, self._meter
+            core, plan, is_measured = self._core, self._planner.plan, self._meter.is_on
+            commit = self._membership.commit_nowait
             while outbox:
                 answers = outbox[:size]
                 del outbox[:size]
-                batch = self._planner.plan(answers)
-                late = core.hand_to_sink(batch.seqs)
-                if late:
-                    batch.leave_out(late)
-                if self._recorder is not None and batch.entries:
-                    await self._record(batch, self._recorder)
+                batch = plan(answers)
                 if batch.entries and self._inside is None:
-                    started = meter.now() if meter.is_on else 0.0
+                    if self._recorder is not None:
+                        await self._record(batch, self._recorder)
+                    started = self._meter.now() if is_measured else 0.0
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
                     except Exception as error:
@@ -120,22 +118,25 @@ class Committer:
                     else:
                         if answer is not None:
                             check_answer(self._sink, answer)
-                    if meter.is_on:
-                        meter.sink_committed(len(batch.entries), started)
+                    if is_measured:
+                        self._meter.sink_committed(len(batch.entries), started)
                 if self._tried:
                     self._forget_histories(batch)
                 if batch.rest is None and self._inside is None:
-                    await self._membership.write(OnlyCommits(batch.leases))
-                    core.tell_time(self._wall())
-                    core.commit(batch.seqs)
+                    if commit is not None:
+                        commit(batch.leases)
+                    else:
+                        await self._membership.write(Settlement(batch.leases))
+                    has_decided = core.commit_plain(batch.nodes, self._wall())
                 else:
                     await self._commit_rest(batch, batch.more())
+                    has_decided = core.look()
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)
                 self.batches += 1
-                if meter.is_on:
-                    meter.batch(batch, self._depths())
-                if core.look():
+                if is_measured:
+                    self._meter.batch(batch, self._depths())
+                if has_decided:
                     await self._carry_out()
                 if batch.rest is not None and batch.rest.fatal is not None:
                     raise batch.rest.fatal
@@ -148,7 +149,7 @@ class Committer:
 
     def _forget_histories(self, batch: Batch) -> None:
         """Let go of what was tried before by messages that now commit."""
-        records = self._judge.forget(batch.seqs)
+        records = self._judge.forget([lease.seq for lease in batch.leases])
         if records:
             batch.more().records += records
 
@@ -230,7 +231,7 @@ class Committer:
         ]
         self._count_known(batch, rest, settled)
         core.commit(
-            batch.seqs,
+            [lease.seq for lease in batch.leases],
             values=rest.values,
             ready=[
                 (lease.epoch.number, resource)

@@ -35,6 +35,7 @@ from naviscope_ingest.errors import IntakeFull, RuntimeFailed, RuntimeStopped
 from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
+    Accepted,
     CaughtUp,
     ChecksMessages,
     Clock,
@@ -48,7 +49,9 @@ from naviscope_spi import (
     FactBody,
     Leased,
     Message,
+    Prepared,
     PutReceipt,
+    RecoveryBegun,
     Resource,
     Seq,
     SessionEnded,
@@ -66,6 +69,9 @@ _PRUNE_EVERY = 60.0
 
 _PRUNE_STEP = 1_000
 """How much it forgets in one step, so that no step holds up work."""
+
+_TELL_EVERY = 2.0
+"""How often a recovery says how far it is, in seconds."""
 
 _LONGEST_SLEEP = 60.0
 """A wall clock may jump, so the time is looked at every so often, in seconds."""
@@ -104,6 +110,39 @@ class Statistics:
     dropped: int = 0
 
 
+class _Found:
+    """What a recovery tells that the core does not keep.
+
+    Attributes:
+        fold: tells the core.
+        started: when it began, by the monotonic clock.
+        held: what sessions had leased, by their tokens.
+        recorded: messages whose outcomes are recorded.
+        messages: how many were told.
+        expected: how many will be.
+    """
+
+    def __init__(self, fold: Fold, started: float) -> None:
+        self.fold = fold
+        self.started = started
+        self.held: dict[int, list[Seq]] = {}
+        self.recorded: dict[Seq, None] = {}
+        self.messages = 0
+        self.expected: int | None = None
+
+    def take(self, fact: FactBody) -> None:
+        """Take a fact in."""
+        self.fold(fact)
+        if isinstance(fact, Accepted):
+            self.messages += len(fact.seqs)
+        elif isinstance(fact, Leased):
+            self.held.setdefault(fact.token, []).extend(fact.seqs)
+        elif isinstance(fact, Prepared):
+            self.recorded.update(dict.fromkeys(fact.seqs))
+        elif isinstance(fact, RecoveryBegun):
+            self.expected = fact.amount
+
+
 class Kernel:
     """Runs messages from a store through an executor into a sink."""
 
@@ -123,7 +162,8 @@ class Kernel:
             keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
-        self.recovery = Recovery()
+        self._found: _Found | None = None
+        self._recovery: Recovery | None = None
         self._life = Lifecycle()
         self._config = config
         self._started_at = 0.0
@@ -143,6 +183,7 @@ class Kernel:
         executor = components.executor
         self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
+        self._recalls = recorder is not None
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
@@ -201,9 +242,9 @@ class Kernel:
         self._life.go("starting", "be started")
         try:
             # Before joining, which ends the session of a process that died: what it was running is told only now.
-            fold, held = await self._recover_in_time()
+            found = await self._recover_in_time()
             async with self._membership.joined():
-                self._begin(fold, held)
+                await self._begin(found)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self._life.go("running", "run")
@@ -242,7 +283,7 @@ class Kernel:
         """Where the runtime is in its life."""
         return self._life.state
 
-    async def _recover_in_time(self) -> tuple[Fold, dict[int, list[Seq]]]:
+    async def _recover_in_time(self) -> _Found:
         with trio.move_on_after(self._config.start_timeout):
             return await self._recover()
         raise RuntimeFailed(
@@ -274,50 +315,91 @@ class Kernel:
             self._life.end(failed=True)
             self._pressure.wake_all()
 
-    async def _recover(self) -> tuple[Fold, dict[int, list[Seq]]]:
-        """Learn everything that the store has kept; return what sessions had leased, by their tokens."""
-        fold = Fold(self.core)
-        held: dict[int, list[Seq]] = {}
-        started = self.clock.monotonic()
+    async def _recover(self) -> _Found:
+        """Learn everything that the store has kept."""
+        started = told = self.clock.monotonic()
+        found = self._found = _Found(Fold(self.core), started)
         facts = self.store.facts(None)
         async for batch in facts:
             self.core.tell_time(self.clock.wall())
             for fact in batch:
-                fold(fact.body)
-                if isinstance(fact.body, Leased):
-                    held.setdefault(fact.body.token, []).extend(fact.body.seqs)
-                else:
-                    self._note_recovered(fact.body)
+                found.take(fact.body)
+                self._note_recovered(fact.body)
             if isinstance(batch[-1].body, CaughtUp):
                 break
+            now = self.clock.monotonic()
+            if now - told >= _TELL_EVERY:
+                told = now
+                self._tell_progress()
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
+        self._recovery = self._summary(found, is_over=True)
+        return found
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was found in the store, so far."""
+        return self._recovery or (Recovery() if self._found is None else self._summary(self._found, is_over=False))
+
+    def _summary(self, found: _Found, *, is_over: bool) -> Recovery:
         left = [epoch for epoch in self.core.epochs.values() if not epoch.is_completed]
-        self.recovery = Recovery(
+        return Recovery(
             epochs=len(left),
             unfinished=sum(epoch.unfinished for epoch in left),
-            suspects=sum(map(len, held.values())),
-            seconds=self.clock.monotonic() - started,
+            recorded=len(found.recorded) if self._recalls else 0,
+            suspects=sum(map(len, self._suspects(found))),
+            messages=found.messages,
+            expected=found.expected,
+            seconds=self.clock.monotonic() - found.started,
+            is_over=is_over,
         )
-        return fold, held
 
-    def _begin(self, fold: Fold, held: Mapping[int, Sequence[Seq]]) -> None:
+    def _suspects(self, found: _Found) -> list[list[Seq]]:
+        """Return what was running when sessions ended. A message whose outcome is recorded was not, any more."""
+        settled = found.recorded if self._recalls else {}
+        return [[seq for seq in seqs if seq not in settled] for seqs in found.held.values()]
+
+    def _tell_progress(self) -> None:
+        """Say how far a long recovery is."""
+        found = self.recovery
+        of = "" if found.expected is None else f" of {found.expected:,}"
+        _log.info(
+            "recovering: %s%s messages read in %.0f s",
+            f"{found.messages:,}",
+            of,
+            found.seconds,
+            extra={"messages": found.messages, "expected": found.expected, "seconds": found.seconds},
+        )
+
+    async def _begin(self, found: _Found) -> None:
         """Take over from the sessions that were before."""
-        for token, seqs in held.items():
-            fold(SessionEnded(token, clean=False))
-            self._workers.suspect(seqs)
+        for token in found.held:
+            found.fold(SessionEnded(token, clean=False))
+        if not self._recalls:
+            self.core.disregard_records(list(found.recorded))
         self.core.advance(self.clock.wall())
         self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
         self._delayed.clear()
-        found = self.recovery
-        if found.unfinished or found.epochs:
+        for seqs in self._suspects(found):
+            self._workers.suspect(seqs)
+        seen = self.recovery
+        if seen.unfinished or seen.epochs:
             _log.info(
-                "recovered %d unfinished messages of %d epochs in %.1f s; %d were running when the last process ended",
-                found.unfinished,
-                found.epochs,
-                found.seconds,
-                found.suspects,
-                extra={"unfinished": found.unfinished, "epochs": found.epochs, "suspects": found.suspects},
+                "recovered %d unfinished messages of %d epochs in %.1f s; the outcomes of %d were recorded, and %d "
+                "were running when the last process ended",
+                seen.unfinished,
+                seen.epochs,
+                seen.seconds,
+                seen.recorded,
+                seen.suspects,
+                extra={
+                    "unfinished": seen.unfinished,
+                    "epochs": seen.epochs,
+                    "recorded": seen.recorded,
+                    "suspects": seen.suspects,
+                    "seconds": seen.seconds,
+                },
             )
+        await self._workers.recall(list(found.recorded))
 
     def _note_recovered(self, fact: FactBody) -> None:
         """Put into the book what the core does not keep."""

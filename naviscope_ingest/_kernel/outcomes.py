@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 
-from naviscope_ingest._core import Core, State
+from naviscope_ingest._core import COMMITTING, RUNNING, Core, Node
 from naviscope_ingest.errors import BadOutcome, BarrierPassed
 from naviscope_ingest.letters import MAX_TEXT, printable
 from naviscope_spi import (
@@ -103,16 +103,16 @@ class Batch:
 
     Attributes:
         leases: messages that will commit.
-        seqs: their places.
+        nodes: the same, as the core knows them.
         entries: their ops, for those that have any.
         rest: what else; None for most batches.
     """
 
-    __slots__ = ("entries", "leases", "rest", "seqs")
+    __slots__ = ("entries", "leases", "nodes", "rest")
 
     def __init__(self) -> None:
         self.leases: list[Lease[Any]] = []
-        self.seqs: list[Seq] = []
+        self.nodes: list[Node] = []
         self.entries: list[Entry[Any]] = []
         self.rest: Rest | None = None
 
@@ -123,10 +123,10 @@ class Batch:
         return self.rest
 
     def leave_out(self, seqs: Collection[Seq]) -> None:
-        """Leave out messages that were ended while their outcome waited here."""
+        """Leave out messages whose outcomes do not count any more."""
         gone = [(lease.epoch.number, lease.message.id) for lease in self.leases if lease.seq in seqs]
         self.leases = [lease for lease in self.leases if lease.seq not in seqs]
-        self.seqs = [lease.seq for lease in self.leases]
+        self.nodes = [node for node in self.nodes if node.seq not in seqs]
         self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) not in gone]
         for seq in seqs:
             self._forget(seq)
@@ -134,7 +134,7 @@ class Batch:
     def drop(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message that was about to commit end dead instead."""
         self.leases.remove(lease)
-        self.seqs.remove(lease.seq)
+        self.nodes = [node for node in self.nodes if node.seq != lease.seq]
         self._forget(lease.seq)
         self.more().failed.append(Failed(lease, error, is_final=True))
 
@@ -200,21 +200,26 @@ class Planner:
         self._write = write
 
     def plan(self, answers: Sequence[Answer]) -> Batch:
-        """Sort answers. What does not commit is left out if its message was ended meanwhile."""
+        """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
-        leases, seqs, entries, store_id = batch.leases, batch.seqs, batch.entries, self._store_id
+        leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
+        find, now = self._core.node, self._core.now
         for lease, outcome in answers:
+            node = find(lease.seq)
+            if node is None or node.state is not RUNNING:
+                continue
             if type(outcome) is not Executed:
-                node = self._core.node(lease.seq)
-                if node is not None and node.state is State.RUNNING:
-                    self._plan_other(batch, lease, outcome)
+                self._plan_other(batch, lease, outcome)
                 continue
             if (outcome.derived or outcome.ready or outcome.value is not None) and not self._brings(
                 batch, lease, outcome
             ):
                 continue
+            # As `hand_to_sink` does, in the same pass.
+            node.state = COMMITTING
+            node.since = now
             leases.append(lease)
-            seqs.append(lease.seq)
+            nodes.append(node)
             if outcome.ops:
                 message, epoch = lease.message, lease.epoch
                 name = message.id
@@ -224,8 +229,6 @@ class Planner:
 
     def _brings(self, batch: Batch, lease: Lease[Any], outcome: Executed[Any, Any]) -> bool:
         """Take in what a message derives, provides and leaves; tell whether it may."""
-        if self._core.node(lease.seq) is None:
-            return False
         error: Exception | None
         derived: list[Message[Any]] = []
         ready: list[Resource] = []

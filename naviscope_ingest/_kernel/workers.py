@@ -119,6 +119,8 @@ class Workers:
         # Messages that were running when the last process died, any of which may have killed it.
         self._suspects: deque[Seq] = deque()
         self._is_trying = False
+        # Those of them that could not run alone at once, because their lane is held by a retry: they do so later.
+        self._late_suspects: dict[Seq, None] = {}
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -180,9 +182,14 @@ class Workers:
             room = self.most - self.in_flight
             if room > 0 and (ring or levels) and self.may_start:
                 seqs = self.take(room)
+                if self._late_suspects:
+                    seqs = self._without_suspects(seqs)
+                    if self._suspects and not seqs:
+                        return
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
-                    leases = await self._membership.lease(seqs)
+                    claim = self._membership.lease_nowait
+                    leases = await self._membership.lease(seqs) if claim is None else claim(seqs)
                     self.in_flight -= len(seqs) - len(leases)
                     self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return
@@ -199,6 +206,14 @@ class Workers:
     def suspect(self, seqs: Iterable[Seq]) -> None:
         """Run these messages first, each with nothing beside it: if one kills this process too, it is known which."""
         self._suspects.extend(seqs)
+
+    async def recall(self, seqs: Sequence[Seq]) -> None:
+        """Answer for messages whose outcomes were recorded before a crash, before anything is run."""
+        if not seqs or self._recorder is None:
+            return
+        leases = await self._membership.lease(seqs)
+        self.in_flight += len(leases)
+        self._work.extend(self._recall(leases, self._recorder))
 
     async def _try_suspect(self) -> None:
         if self.outbox and not self.committer.is_busy:
@@ -226,8 +241,19 @@ class Workers:
                 # The others wait with it: they must not run beside it.
                 await self._sleep()
                 return
-            # It ended, waits for its retry, or is paused: when it runs, it is one of many.
             self._suspects.popleft()
+            if self._core.is_unfinished(seq):
+                self._late_suspects[seq] = None
+
+    def _without_suspects(self, seqs: Sequence[Seq]) -> list[Seq]:
+        """Put back the suspects among messages that may start: now they can run alone. Return the others."""
+        suspects = [seq for seq in seqs if seq in self._late_suspects]
+        self._late_suspects = {
+            seq: None for seq in self._late_suspects if seq not in suspects and self._core.is_unfinished(seq)
+        }
+        self._core.release(suspects)
+        self._suspects.extend(suspects)
+        return [seq for seq in seqs if seq not in suspects]
 
     def _begin(self, lease: Lease[Any]) -> None:
         """Let a message run, unless it has killed too many processes."""

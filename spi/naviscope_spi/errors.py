@@ -8,6 +8,7 @@ here because a store knows nothing above the contracts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "SystemFailure",
     "Transient",
     "UnknownEpoch",
+    "UnknownOption",
 ]
 
 
@@ -164,6 +166,25 @@ class StoreFailed(SystemFailure):
 
 class StoreRefused(Exception):  # noqa: N818 - reads as a sentence where it is raised
     """A store did not do what it was asked to, by its rules. Nothing of the call was stored."""
+
+
+class UnknownOption(StoreRefused, TypeError):  # noqa: N818 - reads as a sentence where it is raised
+    """A store was opened with an option that it does not have.
+
+    Args:
+        store: which store, as its URL begins.
+        option: the option.
+        known: the options that it has.
+    """
+
+    def __init__(self, store: str, option: str, known: Sequence[str]) -> None:
+        near = get_close_matches(option, known, 1)
+        hint = f", perhaps {near[0]!r} was meant" if near else ""
+        options = ", ".join(sorted(known)) or "none"
+        super().__init__(f"the store {store!r} has no option {option!r}{hint}: its options are {options}")
+        self.store = store
+        self.option = option
+        self.known = known
 
 
 class EpochSealed(StoreRefused):

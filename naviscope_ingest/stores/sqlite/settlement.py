@@ -31,6 +31,7 @@ from naviscope_spi import (
     FactBody,
     Lease,
     Message,
+    Prepared,
     Record,
     Seq,
     Session,
@@ -292,6 +293,7 @@ def _prepare(ledger: Ledger, step: _Step, seq: Seq, outcome: bytes) -> None:
         ledger.put_row("progress", (seq,), (seq, *now._replace(prepared=outcome)))
         ledger.note_progress(seq)
         step.has_changed = True
+        step.fates.append(Prepared([seq]))
 
 
 def _derive(ledger: Ledger, step: _Step, derived: Derived[Any], contents: Sequence[Content], number: int) -> None:

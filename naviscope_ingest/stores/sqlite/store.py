@@ -403,8 +403,9 @@ class SqliteStore(Generic[P]):
 
         Raises:
             FileExistsError: there is something at that path.
+            BackupFailed: the copy cannot be made; this store goes on.
         """
-        copy: Copy = await self._read(lambda ledger: Copy(ledger, path))
+        copy: Copy = await self._read(lambda ledger: Copy(ledger, os.fspath(path)))
         try:
             while not await self._read(copy.step):
                 pass
