@@ -148,6 +148,10 @@ class Core:
         """Return a message that has not committed."""
         return self._nodes.get(seq)
 
+    def finder(self) -> Callable[[Seq], Node | None]:
+        """Return what does as `node`, for those who ask for every message."""
+        return self._nodes.get
+
     def is_unfinished(self, seq: Seq) -> bool:
         """Tell whether a message has not ended."""
         node = self._nodes.get(seq)
@@ -477,9 +481,8 @@ class Core:
                 and message.expires_at is None
                 and epoch.kinds is None
             ):
-                # What `retire` would do for a message that is in nothing else.
+                # What `retire` would do for a message that is in nothing else. Nobody asks since when it has committed.
                 node.state = ENDED
-                node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:

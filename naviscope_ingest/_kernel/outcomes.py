@@ -196,6 +196,7 @@ class Planner:
         write: Callable[[Message[Any]], object] | None = None,
     ) -> None:
         self._core = core
+        self._find = core.finder()
         self._store_id = store_id
         self._write = write
 
@@ -203,7 +204,7 @@ class Planner:
         """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
         leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
-        find, now = self._core.node, self._core.now
+        find, now = self._find, self._core.now
         for lease, outcome in answers:
             node = find(lease.seq)
             if node is None or node.state is not RUNNING:
