@@ -27,6 +27,7 @@ from naviscope_ingest import (
     WrongState,
 )
 from naviscope_ingest.testing import TrioClock
+from naviscope_spi import Fact, Position, ResourceForgotten
 from tests.runtime.test_limits import Watch, of_kind
 from tests.runtime.worlds import START, Playing, naps, started
 
@@ -219,9 +220,9 @@ async def test_states_follow_each_other_only_as_they_may():
 async def test_a_start_that_takes_too_long_fails():
     class SlowStore(MemoryStore):
         async def facts(self, after):
-            await trio.sleep(1_000)
-            async for batch in super().facts(after):
-                yield batch
+            while True:
+                await trio.sleep(4)
+                yield [Fact(Position(0), ResourceForgotten("x"))]
 
     components = RuntimeComponents(executor=Playing(naps(0)), commit_sink=MemorySink(), store=SlowStore())
     runtime = IngestRuntime(components, RuntimeConfig(start_timeout=10))
