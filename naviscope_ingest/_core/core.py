@@ -306,6 +306,17 @@ class Core:
         epoch.duplicates += duplicates
         epoch.conflicts += conflicts
 
+    def expect(self, number: int, kind: str) -> None:
+        """Learn that a message of some kind has derived others, which are told later: they are alive already."""
+        self._epoch(number).expect(kind, 1)
+
+    def expect_no_more(self, number: int, kind: str) -> None:
+        """Learn that all of them were told."""
+        epoch = self._epoch(number)
+        epoch.expect(kind, -1)
+        self._transitions.touch(epoch)
+        self._transitions.settle()
+
     # Facts about messages
 
     def accept(self, number: int, seqs: Sequence[Seq], messages: Sequence[Message[Any]]) -> None:
@@ -489,7 +500,7 @@ class Core:
                 transitions.retire(node)
             node.end = "committed"
             del epoch.live[message.id]
-            epoch.done.add(message.id)
+            epoch.done[message.id] = None
             epoch.ends["committed"] += 1
             child = node.first
             if child is not None:

@@ -20,6 +20,7 @@ from attrs import frozen
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
+from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.lifecycle import Lifecycle, RuntimeState
@@ -58,7 +59,9 @@ from naviscope_spi import (
     Seq,
     SessionEnded,
     Settlement,
+    StoreRefused,
     SupportsRetention,
+    SupportsUnique,
     Waits,
 )
 
@@ -207,10 +210,28 @@ class Kernel:
             chance=random.random,
             meter=self._meter,
         )
+        planner = Planner(
+            self.core,
+            store.info.store_id,
+            refuser_for(scribe, self._check),
+            most=config.max_derived,
+            records=recorder is not None,
+        )
+        self._fan_outs = FanOuts(
+            core=self.core,
+            membership=self._membership,
+            planner=planner,
+            workers=self._workers,
+            config=config,
+            clock=clock,
+            spawn=self._spawn_passing,
+            follow_up=self._follow_up,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            planner=planner,
+            fan_outs=self._fan_outs,
             judge=self._judge,
             membership=self._membership,
             recorder=recorder,
@@ -289,6 +310,20 @@ class Kernel:
     def _spawn(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(self._until_the_end, task, *arguments)
+
+    def _spawn_passing(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._until_it_is_done, task, *arguments)
+
+    async def _until_it_is_done(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task that ends when it has done its work. If that fails, nothing is started any more."""
+        try:
+            await task(*arguments)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     async def _until_the_end(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task that ends only with the runtime: when it does, nothing is started any more."""
@@ -471,7 +506,13 @@ class Kernel:
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
         schedule = self.core.schedule
-        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
+        return not (
+            self._workers.in_flight
+            or self._is_deciding
+            or self._fan_outs.are_under_way
+            or schedule.has_ready()
+            or schedule.has_parked()
+        )
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -513,9 +554,18 @@ class Kernel:
         return page
 
     async def put(
-        self, page: EpochPage, messages: Sequence[Message[Any]], *, may_wait: bool = True
+        self,
+        page: EpochPage,
+        messages: Sequence[Message[Any]],
+        unique_for: float | None = None,
+        *,
+        may_wait: bool = True,
     ) -> tuple[PutReceipt, int]:
-        """Store messages and let them run; return what came of it, and how many were left out."""
+        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch.
+
+        Returns:
+            What came of it, and how many were left out because too much is to be done.
+        """
         self.check_running()
         if self._check is not None:
             self._check(messages)
@@ -529,7 +579,7 @@ class Kernel:
             if not messages:
                 await trio.lowlevel.checkpoint()
                 return PutReceipt((), ()), dropped
-        return await self._put(page, messages), dropped
+        return await self._put(page, messages, unique_for), dropped
 
     async def _admit(
         self, page: EpochPage, messages: Sequence[Message[Any]], *, may_wait: bool
@@ -553,11 +603,15 @@ class Kernel:
             self.check_running()
         return messages
 
-    async def _put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
+    async def _put(self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None) -> PutReceipt:
         page.submits += 1
         self._pressure.pending += len(messages)
         try:
-            receipt = await self._membership.ask(self.store.put(page.key, messages))
+            if unique_for is None:
+                stored = self.store.put(page.key, messages)
+            else:
+                stored = self._unique.put_unique(page.key, messages, unique_for)
+            receipt = await self._membership.ask(stored)
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
                 new = messages
@@ -576,6 +630,14 @@ class Kernel:
             self._pressure.look()
         await self._follow_up()
         return receipt
+
+    @property
+    def _unique(self) -> SupportsUnique[Any]:
+        if not isinstance(self.store, SupportsUnique):
+            raise StoreRefused(
+                f"unique_for: {type(self.store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
+            )
+        return self.store
 
     async def seal(self, page: EpochPage) -> None:
         """Seal an epoch, once the submits that are under way are through."""
@@ -761,6 +823,7 @@ class Kernel:
         self._set_alarm()
         if self._pressure.is_active:
             self._pressure.look()
+        self._fan_outs.on_rest()
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
