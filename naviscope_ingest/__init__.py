@@ -6,8 +6,9 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
-from naviscope_ingest._core.limits import Cap, Rate
+from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Rate
 from naviscope_ingest._kernel import Statistics
+from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -30,8 +31,10 @@ from naviscope_ingest.errors import (
     HandlerError,
     ImportRefused,
     IngestError,
+    IntakeFull,
     InternalError,
     InvalidFilter,
+    NoSuchKind,
     OutcomeNotDecodable,
     OutcomeNotEncodable,
     PatchRefused,
@@ -39,14 +42,18 @@ from naviscope_ingest.errors import (
     RuntimeFailed,
     RuntimeStopped,
     SinkMisbehaved,
+    Struck,
     UnknownKind,
     UnknownLetter,
+    UnknownLimit,
     UnknownMessage,
+    WrongState,
 )
 from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.limits import Limits, LimitView
 from naviscope_ingest.lookups import Lookup
 from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
@@ -95,6 +102,7 @@ from naviscope_spi import (
 )
 
 __all__ = [
+    "AdaptiveLimit",
     "AttemptRecord",
     "AuditEntry",
     "BadOutcome",
@@ -136,7 +144,9 @@ __all__ = [
     "Ingest",
     "IngestError",
     "IngestRuntime",
+    "IntakeFull",
     "IntakeHandle",
+    "IntakePolicy",
     "InternalError",
     "InvalidFilter",
     "InvalidMessage",
@@ -144,6 +154,8 @@ __all__ = [
     "Letter",
     "LetterFilter",
     "LetterGroup",
+    "LimitView",
+    "Limits",
     "Lookup",
     "MeasuresFailures",
     "MemoryBus",
@@ -152,6 +164,7 @@ __all__ = [
     "Message",
     "MessageExplanation",
     "MsgspecCodec",
+    "NoSuchKind",
     "Outcome",
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
@@ -182,6 +195,7 @@ __all__ = [
     "Statistics",
     "StoreFailed",
     "StoreRefused",
+    "Struck",
     "SubmitReceipt",
     "SupportsBatch",
     "SystemFailure",
@@ -190,9 +204,11 @@ __all__ = [
     "UnknownEpoch",
     "UnknownKind",
     "UnknownLetter",
+    "UnknownLimit",
     "UnknownMessage",
     "UnknownOption",
     "WholeLetter",
+    "WrongState",
     "open_store",
     "task_key",
 ]

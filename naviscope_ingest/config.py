@@ -10,6 +10,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import instance_of, optional
 
 from naviscope_ingest._core.limits import Cap, Limit, Rate
+from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.failures import Classifier
 from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
 from naviscope_spi import (
@@ -98,12 +99,6 @@ def _above_zero(instance: object, attribute: Attribute[float], value: Any) -> No
 def _limits(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if not isinstance(value, Sequence) or not all(isinstance(each, Cap | Rate) for each in value):
         raise ValueError(f'RuntimeConfig(limits={value!r:.80}): give a list of limits, such as [Cap(16, kind="http")]')
-    names = [each.name for each in value]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(
-                f"RuntimeConfig(limits=...): two limits are called {name!r}; give one of the rates a label="
-            )
 
 
 def _name(instance: object, attribute: Attribute[str], value: object) -> None:
@@ -148,6 +143,7 @@ class RuntimeConfig:
         lanes: whether a message in retry blocks those of the same key, or lets them pass.
         limits: how many messages may run at once, and how many may start in a time: `Cap` and `Rate`, by kind, by what
             an expression finds in them, by both or by neither.
+        intake: when messages are let in, and what happens when too much is to be done.
         epoch_cap: how many messages of any one epoch may be started and not yet settled.
         ageing: how many seconds of being ready are worth one priority, so that nothing waits for ever behind what is
             urgent all the time.
@@ -166,6 +162,7 @@ class RuntimeConfig:
         slow_sink_seconds: a commit that takes longer is reported.
         max_failures: how many failures a report lists.
         keep_reports: of how many completed epochs the report is kept.
+        start_timeout: how long a start may take, in seconds; then it fails.
         drain_timeout: how long `stop` waits for what is running, in seconds.
     """
 
@@ -181,6 +178,7 @@ class RuntimeConfig:
     stall_grace: float = field(default=5.0, validator=_seconds)
     lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))
     limits: Sequence[Limit] = field(default=(), validator=_limits)
+    intake: IntakePolicy = field(factory=IntakePolicy, validator=instance_of(IntakePolicy))
     epoch_cap: int | None = field(default=None, validator=_at_least_one_or_none)
     ageing: float = field(default=60.0, validator=_above_zero)
     max_deferrals: int = field(default=100, validator=_at_least_one)
@@ -200,7 +198,22 @@ class RuntimeConfig:
     slow_sink_seconds: float = field(default=5.0, validator=_seconds)
     max_failures: int = field(default=100, validator=_at_least_one)
     keep_reports: int = field(default=10_000, validator=_at_least_one)
+    start_timeout: float = field(default=300.0, validator=_above_zero)
     drain_timeout: float = field(default=600.0, validator=_seconds)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse two limits of one name."""
+        names = [each.name for each in self.all_limits()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"RuntimeConfig(limits=..., kinds=...): two limits are called {name!r}; give one of the rates a "
+                    "label=, or leave one of the caps out"
+                )
+
+    def all_limits(self) -> Sequence[Limit]:
+        """Return the limits of all kinds, those of policies included."""
+        return [*self.limits, *(each for kind, policy in self.kinds.items() for each in policy.limits(kind))]
 
     def policy(self, kind: str) -> KindPolicy:
         """Return how messages of a kind are run."""

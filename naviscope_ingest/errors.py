@@ -7,6 +7,7 @@ store and `InvalidMessage`, because stores and messages know only the contracts;
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from naviscope_spi.errors import (
@@ -37,9 +38,11 @@ __all__ = [
     "HandlerError",
     "ImportRefused",
     "IngestError",
+    "IntakeFull",
     "InternalError",
     "InvalidFilter",
     "InvalidMessage",
+    "NoSuchKind",
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
     "PartlyRefused",
@@ -52,11 +55,14 @@ __all__ = [
     "SinkMisbehaved",
     "StoreFailed",
     "StoreRefused",
+    "Struck",
     "UnknownEpoch",
     "UnknownKind",
     "UnknownLetter",
+    "UnknownLimit",
     "UnknownMessage",
     "UnknownOption",
+    "WrongState",
 ]
 
 
@@ -151,6 +157,96 @@ class EpochFailed(IngestError):  # noqa: N818 - reads as a sentence where it is 
             + ("; intake.dead_letters shows and replays what is dead" if report.dead or report.expired else "")
         )
         self.report = report
+
+
+class WrongState(IngestError, RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
+    """A runtime was asked for what it cannot do in its present state.
+
+    Args:
+        state: the state it is in.
+        verb: what was asked for, in words.
+        possible: the states that may follow.
+    """
+
+    def __init__(self, state: str, verb: str, possible: Sequence[str]) -> None:
+        ways = "a runtime runs once, make a new one" if not possible else f"from there it can go to {_listed(possible)}"
+        super().__init__(f"this runtime is {state}, so it cannot {verb}: {ways}")
+        self.state = state
+
+
+class IntakeFull(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """There is no room for more messages or epochs now.
+
+    Args:
+        limit: which limit ("high_mark", "max_waiting", "max_unfinished", "max_open_epochs").
+        most: its number.
+        present: how many there are.
+        retry_after: in how many seconds it may be worth trying again.
+    """
+
+    def __init__(self, limit: str, most: int, present: int, retry_after: float) -> None:
+        super().__init__(
+            f"intake is full: {limit} is {most} and {present} are there; try again in about {retry_after:.2g} s, "
+            f"or raise IntakePolicy({limit}=...)"
+        )
+        self.limit = limit
+        self.most = most
+        self.present = present
+        self.retry_after = retry_after
+
+
+class Struck(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A message was refused because somebody struck its kind, or ids like its own.
+
+    Args:
+        message_id: the message.
+        rule: what was struck.
+        reason: why.
+    """
+
+    def __init__(self, message_id: str, rule: str, reason: str) -> None:
+        why = f" ({reason})" if reason else ""
+        super().__init__(
+            f"message {message_id!r} is refused: {rule} was struck{why}; runtime.unstrike lets it in again"
+        )
+        self.message_id = message_id
+        self.rule = rule
+        self.reason = reason
+
+
+class NoSuchKind(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """No message has that kind, and nothing is configured for it.
+
+    Args:
+        kind: the kind.
+        known: the kinds that are known.
+    """
+
+    def __init__(self, kind: str, known: Sequence[str]) -> None:
+        near = get_close_matches(kind, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        super().__init__(
+            f"kind {kind!r} is unknown: {hint}known are {_listed(sorted(known)) or 'none'}; "
+            "RuntimeConfig(kinds={...}) makes a kind known before its first message"
+        )
+        self.kind = kind
+
+
+class UnknownLimit(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """There is no limit of that name.
+
+    Args:
+        name: the name.
+        known: the names that are known.
+    """
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"there is no limit {name!r}: there are {_listed(sorted(known)) or 'none'}")
+        self.name = name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 class UnknownMessage(IngestError):  # noqa: N818 - reads as a sentence where it is raised

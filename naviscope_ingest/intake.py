@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, ove
 import trio
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
+from naviscope_ingest._core.limits import check_count
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.epochs import EpochPage
+from naviscope_ingest.admission import WhenFull, check_when_full
 from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, SubmitReceipt
@@ -61,6 +63,10 @@ class Epoch(Generic[P]):
     ) -> SubmitReceipt:
         """Submit messages; see `IntakeHandle.submit`."""
         return await self._intake.submit(self, messages, strict=strict, unique_for=unique_for)
+
+    async def submit_nowait(self, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+        """Submit messages without waiting for room; see `IntakeHandle.submit_nowait`."""
+        return await self._intake.submit_nowait(self, messages, strict=strict)
 
     async def seal(self) -> None:
         """Take no more messages but derived ones."""
@@ -131,6 +137,8 @@ class IntakeHandle(Generic[P]):
         on_unresolved: OnUnresolved | None = None,
         retain: float | None = None,
         weight: int = 1,
+        cap: int | None = None,
+        when_full: WhenFull | None = None,
         if_exists: Literal["rejoin", "refuse"] = "rejoin",
     ) -> Epoch[P]:
         """Open an epoch, or rejoin the kept one of that name in whatever state it is.
@@ -141,6 +149,8 @@ class IntakeHandle(Generic[P]):
             on_unresolved: the default for dependencies that nothing alive can release.
             retain: how long ids and report are kept after completion, in seconds.
             weight: its share when epochs compete.
+            cap: how many of its messages may be started and not yet settled, in this runtime: it is not kept.
+            when_full: what a submit to it does while intake is slow; as for `IntakePolicy`, whose choice it replaces.
             if_exists: "refuse" makes a taken name an error.
 
         Raises:
@@ -148,7 +158,15 @@ class IntakeHandle(Generic[P]):
             RuntimeStopped: the runtime takes no more work.
         """
         options = EpochOptions(if_exists, deadline, on_unresolved, retain, weight)
-        return Epoch(self, await self._kernel.open_epoch(name, options))
+        if cap is not None:
+            check_count("new_epoch(cap", cap)
+        if when_full is not None:
+            check_when_full(when_full, "new_epoch")
+        page = await self._kernel.open_epoch(name, options)
+        page.when_full = when_full or page.when_full
+        if cap is not None:
+            self._kernel.steering.cap_epoch(page, cap)
+        return Epoch(self, page)
 
     @asynccontextmanager
     async def epoch(self, name: str | None = None, **options: Any) -> AsyncIterator[Epoch[P]]:  # noqa: ANN401 - as new_epoch
@@ -248,6 +266,18 @@ class IntakeHandle(Generic[P]):
 
     # Messages
 
+    async def submit_nowait(
+        self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool = False
+    ) -> SubmitReceipt:
+        """Submit without waiting for room: while intake is slow it raises where `submit` would wait.
+
+        It waits for the store, and for an async iterable, as `submit` does.
+
+        Raises:
+            IntakeFull: intake is slow; the error says when to try again.
+        """
+        return await self._submit(epoch, messages, strict, None, may_wait=False)
+
     async def submit(
         self,
         epoch: Epoch[P] | str,
@@ -262,6 +292,9 @@ class IntakeHandle(Generic[P]):
         wrong, the error has two attributes: `receipt`, for what was stored before, and `index`, the place of the first
         message that was not.
 
+        While more is to be done than workers get through, it waits, unless `IntakePolicy` or the epoch says otherwise.
+        In an executor or a sink it never waits, for it would wait for itself: there it raises.
+
         Args:
             epoch: where they belong.
             messages: a message, an iterable or an async iterable of them.
@@ -275,9 +308,16 @@ class IntakeHandle(Generic[P]):
             InvalidMessage: something is not a message, or conflicts and `strict` is set; or `unique_for` is no number
                 of seconds.
             StoreRefused: the store cannot remember ids beyond their epoch.
+            IntakeFull: too many messages wait or are unfinished, or intake is slow and this submit does not wait.
+            Struck: a message is of a kind, or has an id, that somebody refuses.
         """
         if unique_for is not None and not (is_number(unique_for) and 0 < unique_for < inf):
             raise InvalidMessage(f"unique_for={unique_for!r:.80}: give seconds, as a finite number above zero")
+        return await self._submit(epoch, messages, strict, unique_for, may_wait=True)
+
+    async def _submit(
+        self, epoch: Epoch[P] | str, messages: Messages[P], strict: bool, unique_for: float | None, *, may_wait: bool
+    ) -> SubmitReceipt:
         page = self._page(epoch)
         total = _Total()
         size = self._runtime.config.submit_chunk
@@ -285,11 +325,11 @@ class IntakeHandle(Generic[P]):
             if isinstance(messages, list | tuple) and len(messages) <= size:
                 # Most submits are small, and need nothing that cuts them.
                 if messages:
-                    await self._put(page, _checked(messages), total, strict, unique_for)
+                    await self._put(page, _checked(messages), total, strict, unique_for, may_wait=may_wait)
             else:
                 async with aclosing(_chunks(messages, size)) as chunks:
                     async for chunk in chunks:
-                        await self._put(page, chunk, total, strict, unique_for)
+                        await self._put(page, chunk, total, strict, unique_for, may_wait=may_wait)
                         if len(chunk) == size:
                             await trio.lowlevel.checkpoint()
         except Exception as error:
@@ -300,9 +340,17 @@ class IntakeHandle(Generic[P]):
         return total.receipt()
 
     async def _put(
-        self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, strict: bool, unique_for: float | None
+        self,
+        page: EpochPage,
+        chunk: Sequence[Message[P]],
+        total: _Total,
+        strict: bool,
+        unique_for: float | None,
+        *,
+        may_wait: bool,
     ) -> None:
-        receipt = await self._kernel.put(page, chunk, unique_for)
+        receipt, dropped = await self._kernel.put(page, chunk, unique_for, may_wait=may_wait)
+        total.dropped += dropped
         total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
         if strict and receipt.conflicts:
             raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
@@ -360,6 +408,8 @@ class IntakeHandle(Generic[P]):
             return explain_message(core, node)
         if message_id in tracker.done:
             return MessageExplanation.committed(message_id, page.key.name)
+        if message_id in page.dropped_ids:
+            return MessageExplanation.dropped(message_id, page.key.name)
         raise UnknownMessage(page.key.name, message_id)
 
     async def wait_idle(self) -> None:
@@ -376,6 +426,7 @@ class _Total:
 
     def __init__(self) -> None:
         self.given = 0
+        self.dropped = 0
         self._accepted = 0
         self._duplicates = 0
         self._conflicts: list[str] = []
@@ -390,7 +441,7 @@ class _Total:
             self._last = accepted[-1]
 
     def receipt(self) -> SubmitReceipt:
-        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last)
+        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last, self.dropped)
 
 
 async def _chunks(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here

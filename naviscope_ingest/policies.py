@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, evolve, field, frozen
 from attrs.validators import instance_of, optional
 
 from naviscope_ingest._core.breaker import BreakerPolicy
+from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Limit, Rate, check_count
 from naviscope_ingest._core.retry import RetryPolicy
 
 __all__ = ["BreakerPolicy", "DeliveryMode", "KindPolicy", "RetryPolicy"]
@@ -30,6 +32,19 @@ def _mode(instance: object, attribute: Attribute[Any], value: object) -> None:
         raise ValueError(f"KindPolicy(delivery={value!r:.80}): it is one of {known}")
 
 
+def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
+    check_count(f"KindPolicy({attribute.name}", value)
+
+
+def _rates(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if not isinstance(value, Sequence) or not all(isinstance(each, Rate) for each in value):
+        raise ValueError(f"KindPolicy(rates={value!r:.80}): give a list of rates, such as [Rate(50)]")
+    if any(each.kind is not None for each in value):
+        raise ValueError(f"KindPolicy(rates={value!r:.80}): leave kind= out, it is that of the policy")
+    if len({each.name for each in value}) < len(value):
+        raise ValueError(f"KindPolicy(rates={value!r:.80}): give all but one of them a label=")
+
+
 @frozen(kw_only=True)
 class KindPolicy:
     """How messages of one kind are run.
@@ -44,9 +59,22 @@ class KindPolicy:
             begun again.
         breaker: the name of what messages of this kind need, if several kinds need the same: they share a circuit
             breaker. One of its own unless it is given.
+        cap: how many messages of the kind may be started and not yet settled; None for any number.
+        rates: how many may start in a time.
+        weight: the share of the kind when kinds compete.
+        adaptive: a cap that finds its own number.
     """
 
     retry: RetryPolicy = field(factory=RetryPolicy, validator=instance_of(RetryPolicy))
     timeout: float | None = field(default=None, validator=_limit)
     delivery: DeliveryMode = field(default="exactly_once", validator=_mode)
     breaker: str | None = field(default=None, validator=optional(instance_of(str)))
+    cap: int | None = field(default=None, validator=optional(_count))
+    rates: Sequence[Rate] = field(default=(), validator=_rates)
+    weight: int = field(default=1, validator=_count)
+    adaptive: AdaptiveLimit | None = field(default=None, validator=optional(instance_of(AdaptiveLimit)))
+
+    def limits(self, kind: str) -> Sequence[Limit]:
+        """Return the limits of a kind that has this policy."""
+        caps = [] if self.cap is None else [Cap(self.cap, kind=kind)]
+        return [*caps, *(evolve(rate, kind=kind) for rate in self.rates)]

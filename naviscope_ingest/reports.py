@@ -47,6 +47,7 @@ class EpochReport:
         committed, dead, skipped, cancelled, expired: how many ended so.
         duplicates: how many submits repeated a known id.
         conflicts: how many of those had another content.
+        dropped: how many were left out because too much was to be done.
         failures: the first of the messages that ended dead, cancelled or expired.
         opened_at, sealed_at, completed_at: wall-clock times, as far as they are known.
     """
@@ -65,6 +66,7 @@ class EpochReport:
     expired: int = 0
     duplicates: int = 0
     conflicts: int = 0
+    dropped: int = 0
     failures: Sequence[Failure] = ()
     opened_at: float | None = None
     sealed_at: float | None = None
@@ -142,9 +144,11 @@ class SubmitReceipt:
         duplicates: how many were known already; conflicts are among them.
         conflicts: ids that were known with another content, at most a thousand of them.
         last: the place of the last message that was accepted.
+        dropped: how many were left out because too much was to be done.
     """
 
     accepted: int = 0
     duplicates: int = 0
     conflicts: Sequence[str] = ()
     last: Seq | None = None
+    dropped: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -10,9 +10,11 @@ import trio
 
 from naviscope_ingest._kernel import Kernel, Statistics, SystemClock
 from naviscope_ingest._kernel.kernel import sole_error
+from naviscope_ingest._kernel.lifecycle import RuntimeState
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
-from naviscope_ingest.errors import RuntimeFailed
+from naviscope_ingest.errors import RuntimeFailed, WrongState
 from naviscope_ingest.intake import IntakeHandle
+from naviscope_ingest.limits import Limits
 from naviscope_ingest.reports import Recovery
 from naviscope_ingest.stores import MemoryStore, open_store
 from naviscope_spi import CommitSink, DeferredStore, Executor, RuntimeMetrics, SupportsBatch
@@ -46,6 +48,7 @@ class IngestRuntime(Generic[P, Op]):
         self._kernel = Kernel(components, self.config, self.store, clock)
         self._stop = trio.Event()
         self._stop_timeout = self.config.drain_timeout
+        self._drained = False
 
     @classmethod
     @asynccontextmanager
@@ -84,9 +87,14 @@ class IngestRuntime(Generic[P, Op]):
                 yield intake
 
     @property
-    def state(self) -> str:
-        """Created, starting, running, draining, stopped or failed."""
+    def state(self) -> RuntimeState:
+        """Created, starting, running, paused, draining, stopped or failed."""
         return self._kernel.state
+
+    @property
+    def limits(self) -> Limits:
+        """The caps and rates in force, to be looked at and changed while it runs."""
+        return Limits(self._kernel)
 
     async def run_forever(self, *, task_status: trio.TaskStatus[IntakeHandle[P]] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop` is called or the task is cancelled.
@@ -98,11 +106,11 @@ class IngestRuntime(Generic[P, Op]):
         async with self._kernel.opened():
             task_status.started(IntakeHandle(self, self._kernel))
             await self._stop.wait()
-            await self._kernel.drain(self._stop_timeout)
+            self._drained = await self._kernel.drain(self._stop_timeout)
 
     def _check_fresh(self) -> None:
         if self._kernel.state != "created":
-            raise RuntimeError(f"this runtime is {self._kernel.state}: a runtime runs once, make a new one")
+            raise WrongState(self._kernel.state, "be started", ())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[IntakeHandle[P]]:
@@ -144,6 +152,65 @@ class IngestRuntime(Generic[P, Op]):
         if timeout is not None:
             self._stop_timeout = timeout
         self._stop.set()
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Stop, and wait until it has; return whether all that was started finished in time.
+
+        What had not started, and what did not finish, is kept by a durable store, and goes on at the next start.
+
+        Args:
+            timeout: seconds to wait for what was started; then it is cancelled. None takes `drain_timeout`.
+
+        Raises:
+            WrongState: it was never started.
+        """
+        if self.state == "created":
+            raise WrongState("created", "be drained", ("starting",))
+        self.stop(timeout)
+        await self._kernel.ended.wait()
+        return self._drained
+
+    # Live control
+
+    def pause(self, kind: str | None = None, *, reason: str = "") -> None:
+        """Start nothing more, or nothing more of a kind. Messages still come in; what runs goes on.
+
+        Args:
+            kind: which kind; None for all.
+            reason: why; `explain` says so.
+
+        Raises:
+            WrongState: the runtime is not running.
+            NoSuchKind: no message has that kind, and nothing is configured for it.
+        """
+        self._kernel.steering.pause(kind, reason)
+
+    def resume(self, kind: str | None = None) -> None:
+        """Start again what was paused.
+
+        Raises:
+            WrongState: the runtime, or that kind, is not paused.
+        """
+        self._kernel.steering.resume(kind)
+
+    def strike(self, kind: str | None = None, *, id: str | None = None, reason: str = "") -> None:  # noqa: A002 - as in Message
+        """Refuse messages of a kind, or whose ids match a pattern, at intake. Derived messages are not refused.
+
+        Args:
+            kind: which kind.
+            id: a pattern of ids, such as "import-*".
+            reason: why; the error says so.
+        """
+        self._kernel.steering.strike(kind, id, reason)
+
+    def unstrike(self, kind: str | None = None, *, id: str | None = None) -> bool:  # noqa: A002 - as in Message
+        """Let in again what was struck; return whether it was."""
+        return self._kernel.steering.unstrike(kind, id)
+
+    @property
+    def struck(self) -> Sequence[str]:
+        """What is refused at intake, in words."""
+        return [each.rule for each in self._kernel.steering.strikes]
 
     @property
     def recovery(self) -> Recovery:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from naviscope_ingest._core.gates import Door, DoorKind, Hold
-from naviscope_ingest._core.limits import Limit
+from naviscope_ingest._core.limits import AdaptiveLimit, Limit
 from naviscope_ingest._core.nodes import Node, State
 from naviscope_ingest._core.regulation import Regulation
 
@@ -50,6 +50,11 @@ class Control:
         regulation = self._transitions.schedule.regulation
         return {} if regulation is None else dict(regulation.limits)
 
+    def used(self) -> Mapping[str, int]:
+        """Return how many messages are started and not settled, for each cap of its own, by name."""
+        regulation = self._transitions.schedule.regulation
+        return {} if regulation is None else regulation.used()
+
     def put(self, limit: Limit) -> None:
         """Add a limit, or change the number of one that is there."""
         if self._outlines is not None and limit.by is not None and limit.by.startswith("headers."):
@@ -85,6 +90,33 @@ class Control:
         """Cap one epoch, or let it be as the others are."""
         self._regulation().cap_epoch(epoch.number, epoch.name, limit)
         self._replant()
+
+    def adapt(self, kind: str, policy: AdaptiveLimit) -> None:
+        """Let the cap of a kind find its own number."""
+        self._regulation().adapt(kind, policy)
+        self._replant()
+
+    def adaptive(self) -> Mapping[str, int]:
+        """Return the caps that find their own numbers, as they are now, by kind."""
+        regulation = self._transitions.schedule.regulation
+        return {} if regulation is None else {kind: gate.limit for kind, gate in regulation.adaptive.items()}
+
+    def back_off(self, kind: str, retry_after: float | None) -> None:
+        """Learn that a service said no, or did not answer. Only kinds whose cap finds its own number mind.
+
+        Args:
+            kind: the kind of message.
+            retry_after: in how many seconds it said to come back, if it did: the whole kind pauses until then.
+        """
+        regulation, now = self._transitions.schedule.regulation, self._transitions.now
+        gate = None if regulation is None else regulation.adaptive.get(kind)
+        if gate is None:
+            return
+        gate.back_off(now)
+        if retry_after is not None:
+            known = self.doors().get((kind, "retry-after"))
+            until = max(now + retry_after, 0.0 if known is None or known.until is None else known.until)
+            self.close(kind, "retry-after", "retry-after", f"it asked for {retry_after:g} s", until)
 
     # Doors
 

@@ -116,6 +116,36 @@ class Core:
             return look if timer is None else timer
         return min(timer, look)
 
+    @property
+    def size(self) -> int:
+        """How many messages have not committed. At least as many as are unfinished, and quicker to say."""
+        return len(self._nodes)
+
+    def kinds(self) -> set[str]:
+        """Return the kinds of messages that have not committed."""
+        return {node.message.kind for node in self._nodes.values()}
+
+    @property
+    def open_epochs(self) -> Mapping[int, EpochTracker]:
+        """The epochs that have not completed, by number."""
+        return self._transitions.unfinished
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages have not ended."""
+        return sum(epoch.unfinished for epoch in self._transitions.unfinished.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait or are held."""
+        return sum(epoch.waiting for epoch in self._transitions.unfinished.values())
+
+    @property
+    def runnable(self) -> int:
+        """How many of them are ready, run or are being committed."""
+        epochs = self._transitions.unfinished.values()
+        return sum(epoch.unfinished - epoch.waiting for epoch in epochs) - self._transitions.delayed
+
     def node(self, seq: Seq) -> Node | None:
         """Return a message that has not committed."""
         return self._nodes.get(seq)
@@ -203,6 +233,8 @@ class Core:
         if record.cancel_requested:
             epoch.verdict = "cancelled"
         self._transitions.epochs[number] = epoch
+        if not epoch.is_completed:
+            self._transitions.unfinished[number] = epoch
         deadline = record.options.deadline
         if deadline is not None and deadline > self.now:
             self._transitions.timers.set(deadline, TimerKind.DEADLINE, number)
@@ -264,6 +296,7 @@ class Core:
         if not epoch.is_completed:
             raise Refused(f"epoch {epoch.name!r} is {epoch.state}: only a completed epoch can be forgotten")
         del self._transitions.epochs[number]
+        self._transitions.unfinished.pop(number, None)
         for node in epoch.live.values():
             del self._nodes[node.seq]
         self._graph.epoch_forgotten(epoch)
@@ -293,7 +326,9 @@ class Core:
         self._accept(self._epoch(number), seqs, messages)
         self._transitions.settle()
 
-    def _accept(self, epoch: EpochTracker, seqs: Sequence[Seq], messages: Sequence[Message[Any]]) -> None:
+    def _accept(
+        self, epoch: EpochTracker, seqs: Sequence[Seq], messages: Sequence[Message[Any]], *, raised: bool = False
+    ) -> None:
         transitions, nodes, live = self._transitions, self._nodes, epoch.live
         now = transitions.now
         # While facts are incomplete, an end of its own may still follow.
@@ -321,7 +356,7 @@ class Core:
                     continue
             if message.key is None and not message.priority and message.not_before is None:
                 if start is None:
-                    start = transitions.schedule.usual_queue(epoch)
+                    start = transitions.schedule.usual_queue(epoch, raised=raised)
                 node.state = READY
                 start(node)
             else:
@@ -418,7 +453,7 @@ class Core:
         """
         # Derived messages first: otherwise the epoch could be seen without unfinished messages.
         for number, new, messages in derived:
-            self._accept(self._epoch(number), new, messages)
+            self._accept(self._epoch(number), new, messages, raised=self._transitions.schedule.is_pressed)
         if ready:
             self._transitions.provide(ready)
         if values:
@@ -768,6 +803,10 @@ class Core:
         if self._graph.is_recovering and epoch.state != state:
             epoch.revision += epoch.state == "repairing"
             epoch.state = state
+            if epoch.is_completed:
+                self._transitions.unfinished.pop(number, None)
+            else:
+                self._transitions.unfinished[number] = epoch
             self._graph.epoch_changed(epoch)
 
     def tell_sink(self, trouble: str, until: float | None) -> None:

@@ -37,6 +37,7 @@ ReasonKind: TypeAlias = Literal[
     "running",
     "committing",
     "ended",
+    "dropped",
     "unsealed",
 ]
 
@@ -100,6 +101,14 @@ class MessageExplanation:
         """Say of a message that it committed; nothing else is kept of it."""
         done = Reason("ended", "it committed")
         return cls(None, message_id, epoch, State.ENDED, "committed", None, [done], 0, (), 0)
+
+    @classmethod
+    def dropped(cls, message_id: str, epoch: str) -> MessageExplanation:
+        """Say of a message that it was left out."""
+        left_out = Reason(
+            "dropped", "it was left out when it was submitted: too much was to be done", "submit it again"
+        )
+        return cls(None, message_id, epoch, State.ENDED, None, None, [left_out], 0, (), 0)
 
 
 @frozen

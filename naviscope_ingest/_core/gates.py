@@ -21,10 +21,24 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from attrs import frozen
 
+from naviscope_ingest._core.limits import AdaptiveLimit
+
 if TYPE_CHECKING:
     from naviscope_ingest._core.branches import Branch
 
-__all__ = ["MANY", "Bucket", "CapGate", "Door", "DoorKind", "Gate", "Hold", "HoldKind", "RateGate", "Ticket"]
+__all__ = [
+    "MANY",
+    "AdaptiveGate",
+    "Bucket",
+    "CapGate",
+    "Door",
+    "DoorKind",
+    "Gate",
+    "Hold",
+    "HoldKind",
+    "RateGate",
+    "Ticket",
+]
 
 MANY: Final = 1 << 62
 """More room than anybody asks for."""
@@ -145,6 +159,50 @@ class CapGate(Gate):
     def hold(self, now: float) -> Hold:
         text = f"the cap of {self.limit} for {self.subject} is used up: {self.used} are started and not settled"
         return Hold("cap", text, "one of them settles, or the cap is raised")
+
+
+class AdaptiveGate(CapGate):
+    """A cap that goes up by one when as many as it allows have come through, and down when it is told.
+
+    Args:
+        subject: whom it is for, in words.
+        policy: between which numbers, and how fast.
+    """
+
+    __slots__ = ("_good", "_policy", "_refused", "_rests_until")
+
+    def __init__(self, subject: str, policy: AdaptiveLimit) -> None:
+        super().__init__(subject, policy.start)
+        self._policy = policy
+        self._good = 0
+        self._refused = 0
+        self._rests_until = -math.inf
+
+    def leave(self) -> Gate:
+        if self._refused:
+            # One of those that were refused: it is no sign that more would go.
+            self._refused -= 1
+            return super().leave()
+        self._good += 1
+        if self._good >= self.limit < self._policy.most:
+            self.limit += 1
+            self._good = 0
+        return super().leave()
+
+    def back_off(self, now: float) -> bool:
+        """Go down, unless it just did; tell whether it went."""
+        self._good = 0
+        self._refused += 1
+        if now < self._rests_until:
+            return False
+        self._rests_until = now + self._policy.cooldown
+        lower = max(self._policy.least, int(self.limit * self._policy.decrease))
+        went, self.limit = lower < self.limit, lower
+        return went
+
+    def hold(self, now: float) -> Hold:
+        text = f"the adaptive limit of {self.subject} is at {self.limit} now: {self.used} are started and not settled"
+        return Hold("cap", text, "one of them settles, or the limit goes up again")
 
 
 class Bucket:

@@ -14,7 +14,16 @@ from attrs import Attribute, field, frozen
 from naviscope_ingest._core.outlines import Outline
 from naviscope_spi import Message
 
-__all__ = ["Cap", "Limit", "Rate", "check_count", "check_expression", "key_finder"]
+__all__ = [
+    "AdaptiveLimit",
+    "Cap",
+    "Limit",
+    "Rate",
+    "check_count",
+    "check_expression",
+    "check_positive",
+    "key_finder",
+]
 
 KeyFinder: TypeAlias = Callable[["Message[Any] | Outline"], "str | None"]
 
@@ -149,6 +158,41 @@ class Rate:
 
 
 Limit: TypeAlias = Cap | Rate
+
+
+@frozen(kw_only=True)
+class AdaptiveLimit:
+    """A cap that finds its own number: up by one for each round that goes well, down by a part when a service says no.
+
+    Errors of the kinds rate_limit and timeout bring it down. A service that says when to come back (Retry-After) pauses
+    the whole kind until then.
+
+    Attributes:
+        most: the highest number.
+        least: the lowest number.
+        start: the number it begins with.
+        decrease: what it is multiplied with when it goes down.
+        cooldown: seconds after it went down in which it does not go down again: what fails then was started before.
+    """
+
+    most: int = 64
+    least: int = 1
+    start: int = 8
+    decrease: float = 0.5
+    cooldown: float = 1.0
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse limits between which nothing fits."""
+        for name in ("most", "least", "start"):
+            check_count(f"AdaptiveLimit({name}", getattr(self, name))
+        check_positive("AdaptiveLimit(cooldown", self.cooldown)
+        check_positive("AdaptiveLimit(decrease", self.decrease)
+        if self.decrease >= 1:
+            raise ValueError(f"AdaptiveLimit(decrease={self.decrease!r}): give a number between 0 and 1")
+        if not self.least <= self.start <= self.most:
+            raise ValueError(
+                f"AdaptiveLimit(least={self.least}, start={self.start}, most={self.most}): they must be in this order"
+            )
 
 
 def _named(what: str, *parts: str | None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from naviscope_ingest._core.gates import Bucket, CapGate, Door, DoorKind, Gate, RateGate
-from naviscope_ingest._core.limits import Cap, Limit, Rate, key_finder
+from naviscope_ingest._core.gates import AdaptiveGate, Bucket, CapGate, Door, DoorKind, Gate, RateGate
+from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Limit, Rate, key_finder
 from naviscope_ingest._core.outlines import Outline
 from naviscope_spi import Message
 
@@ -75,6 +75,7 @@ class Regulation:
 
     Attributes:
         limits: what was declared, by name.
+        adaptive: caps that find their own numbers, by kind.
         weights: the share of each kind when kinds compete; 1 for those that are not named.
         epoch_cap: how many messages of any one epoch may be started at once, unless it has a cap of its own.
         alarmed: gates that a timer is set for, by number.
@@ -87,6 +88,7 @@ class Regulation:
         self.alarmed: dict[int, Gate] = {}
         self._last_number = 0
         self._caps: dict[str, CapGate] = {}
+        self.adaptive: dict[str, AdaptiveGate] = {}
         self._buckets: dict[str, Bucket] = {}
         self._rates: dict[tuple[str, float], RateGate] = {}
         self._keyed: dict[str, _Keyed] = {}
@@ -110,6 +112,8 @@ class Regulation:
     def _fill(self, kind: str, gates: list[Gate]) -> None:
         doors = (door for (whose, _), door in self._doors.items() if whose in (None, kind))
         gates[:] = [door for door in doors if door.state != "open"]
+        if kind in self.adaptive:
+            gates.append(self.adaptive[kind])
         for name, limit in self.limits.items():
             if limit.by is None and limit.kind in (None, kind):
                 gates.append(self._caps[name] if isinstance(limit, Cap) else self._rate(name, limit.cost_of(kind)))
@@ -162,6 +166,11 @@ class Regulation:
             self._last_number += 1
             gate.number = self._last_number
         self.alarmed[gate.number] = gate
+
+    def used(self) -> Mapping[str, int]:
+        """Return how many messages are started and not settled, for each cap of its own, by name."""
+        adaptive = {f"adaptive:{kind}": gate.used for kind, gate in self.adaptive.items()}
+        return {name: gate.used for name, gate in self._caps.items()} | adaptive
 
     # Changes. Whoever makes one lets the order look again.
 
@@ -229,6 +238,11 @@ class Regulation:
 
     def doors_changed(self) -> None:
         """Let every kind have the doors that are not open, and no others."""
+        self._refill()
+
+    def adapt(self, kind: str, policy: AdaptiveLimit) -> None:
+        """Let the cap of a kind find its own number."""
+        self.adaptive[kind] = AdaptiveGate(f"kind {kind!r}", policy)
         self._refill()
 
     def forget_epoch(self, number: int) -> None:

@@ -88,6 +88,7 @@ def _reopen(transitions: Transitions, epoch: EpochTracker, kind: str) -> None:
             barrier.is_open = False
     if epoch.is_completed:
         epoch.state = "repairing"
+        transitions.unfinished[epoch.number] = epoch
         transitions.graph.epoch_changed(epoch)
         if not transitions.graph.is_recovering:
             transitions.decisions.epochs.append(EpochEvent(epoch, "repairing"))

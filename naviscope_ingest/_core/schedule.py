@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Schedule"]
 
+_RAISED = 0.5
+"""The priority of derived messages while intake is slowed down: above that of all others that have none."""
+
 
 class _Queue:
     """The entries of one epoch at one priority."""
@@ -114,6 +117,7 @@ class Schedule:
             the ring is not empty; entries that are void count until they are met.
         regulation: the limits in force; None as long as there are none.
         slots: what started messages hold in gates that count.
+        is_pressed: whether there is so much to do that derived messages go before submitted ones.
     """
 
     def __init__(self, timers: Timers, ageing: float = math.inf) -> None:
@@ -126,6 +130,7 @@ class Schedule:
         self.ageing = ageing
         self.regulation: Regulation | None = None
         self.slots: dict[Seq, tuple[Ticket, ...]] = {}
+        self.is_pressed = False
         self._timers = timers
         self._branches: Branches | None = None
 
@@ -149,11 +154,17 @@ class Schedule:
         else:
             self._level(priority).queue(node.epoch).entries.append(entry)
 
-    def usual_queue(self, epoch: EpochTracker) -> Callable[[Node], None]:
+    def usual_queue(self, epoch: EpochTracker, *, raised: bool = False) -> Callable[[Node], None]:
         """Return what adds messages without a key, of priority 0, to an epoch's queue. Good until the next `take`.
 
         Ask for it only to use it: a queue that stays empty must not stand in the ring.
+
+        Args:
+            epoch: the epoch.
+            raised: whether they go before others of their priority.
         """
+        if raised:
+            return self._add_raised
         if self._branches is not None:
             return self.add
         queue = self._usual.queues.get(epoch.number)
@@ -163,6 +174,9 @@ class Schedule:
             queue.is_listed = True
             self.ring.append(queue)
         return queue.entries.append
+
+    def _add_raised(self, node: Node) -> None:
+        self._put(node, node, _RAISED, first=False)
 
     def take(self, limit: int, now: float) -> list[Seq]:
         """Start up to `limit` messages that may start now, the most urgent first. Their lanes are theirs."""

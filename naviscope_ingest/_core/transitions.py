@@ -72,10 +72,12 @@ class Transitions:
         now: the time as it was last told.
         nodes: messages that have not committed, by place.
         epochs: the epochs that are kept, by number.
+        unfinished: those that have not completed.
         quiet: those that are sealed, with nothing but waiting messages.
         decisions: what was decided and not yet asked for.
         is_changed: whether anything happened since somebody last cleared this.
         ended: how many messages have ended so far.
+        delayed: how many wait for their time.
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
@@ -83,6 +85,7 @@ class Transitions:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
+        self.unfinished: dict[int, EpochTracker] = {}
         self.quiet: dict[int, EpochTracker] = {}
         self.derivations = Derivations(derives)
         self.timers = Timers()
@@ -91,6 +94,7 @@ class Transitions:
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
+        self.delayed = 0
         self.touched: dict[int, EpochTracker] = {}
 
     def settle(self) -> None:
@@ -205,6 +209,7 @@ class Transitions:
         if epoch.state == "repairing":
             epoch.revision += 1
         epoch.state = "completed"
+        self.unfinished.pop(epoch.number, None)
         self.schedule.forget(epoch.number)
         self.graph.epoch_changed(epoch)
         self.decisions.epochs.append(EpochEvent(epoch, "completed"))
@@ -231,6 +236,7 @@ class Transitions:
     def delay(self, node: Node, until: float) -> None:
         """Let a message start later: when `starts_at` says."""
         node.state = State.DELAYED
+        self.delayed += 1
         node.since = self.now
         self.timers.set(until, TimerKind.START, node.seq)
 
@@ -239,6 +245,7 @@ class Transitions:
         if node.state is State.DELAYED:
             assert node.starts_at is not None
             self.timers.drop(node.starts_at, TimerKind.START, node.seq)
+            self.delayed -= 1
 
     def wait(self, node: Node, depends_on: Iterable[str | Dependency]) -> Case:
         """Let a message wait for dependencies."""

@@ -6,17 +6,21 @@ The core is told to let go of an epoch once it has completed; its report stays h
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import trio
 from attrs import define, field
 
 from naviscope_ingest._core import Core, EpochTracker
+from naviscope_ingest.admission import WhenFull
 from naviscope_ingest.reports import EpochReport, Failure
 from naviscope_spi import BadEnd, EpochKey, EpochRecord, EpochState, UnknownEpoch
 
 __all__ = ["EpochBook", "EpochPage"]
+
+_MOST_DROPPED = 10_000
+"""How many ids of dropped messages are remembered for each epoch."""
 
 
 @define(eq=False)
@@ -29,6 +33,9 @@ class EpochPage:
         failures: the first messages that ended badly.
         revision: how often it had completed again before this process began.
         last: the report of its completion, once the core has let go of it.
+        when_full: what a submit to it does while intake is slow, if that differs from the rest.
+        dropped: how many messages were left out.
+        dropped_ids: the last of those.
         submits: submits that are under way; sealing waits for them.
         news: set, and made anew, whenever the epoch changes state; made by the first who waits.
     """
@@ -41,6 +48,9 @@ class EpochPage:
     revision: int = 0
     last: EpochReport | None = None
     submits: int = 0
+    when_full: WhenFull | None = None
+    dropped: int = 0
+    dropped_ids: dict[str, None] = field(factory=dict)
     news: trio.Event | None = None
 
     def restore(self, report: EpochReport, state: EpochState) -> None:
@@ -55,6 +65,14 @@ class EpochPage:
         if self.news is None:
             self.news = trio.Event()
         await self.news.wait()
+
+    def drop(self, message_ids: Iterable[str]) -> None:
+        """Note messages that were left out."""
+        for each in message_ids:
+            self.dropped += 1
+            self.dropped_ids[each] = None
+        while len(self.dropped_ids) > _MOST_DROPPED:
+            del self.dropped_ids[next(iter(self.dropped_ids))]
 
     def tell(self) -> None:
         """Wake those who wait."""
@@ -94,6 +112,10 @@ class EpochBook:
             if record.state == "completed":
                 self._completed[key.number] = None
         return page
+
+    def knows(self, name: str | None) -> bool:
+        """Tell whether there is an epoch of that name."""
+        return name in self._names
 
     def find(self, which: str | int) -> EpochPage:
         """Return the page of an epoch by number or name.
@@ -193,6 +215,7 @@ class EpochBook:
             expired=ends["expired"],
             duplicates=tracker.duplicates,
             conflicts=tracker.conflicts,
+            dropped=page.dropped,
             failures=tuple(failures),
             opened_at=page.opened_at,
             sealed_at=page.sealed_at,

@@ -36,6 +36,9 @@ from naviscope_spi import BadEnd, Ended, ErrorKind, Record, Seq, SupportsRecords
 __all__ = ["Judge"]
 
 _SPACE: Final = "attempts"
+_SAYS_NO: Final = ("rate_limit", "timeout")
+"""Kinds of errors by which a service asks for less."""
+
 _FRAMES: Final = 30
 """How many frames of a stack are looked at, from the innermost."""
 
@@ -124,6 +127,8 @@ class Judge:
         meaning = self._config.classifier.classify(error, now)
         text = describe_error(error)
         self._meter.failed(lease.message.kind, meaning.kind)
+        if meaning.kind in _SAYS_NO and self._core.control.is_on:
+            self._core.control.back_off(lease.message.kind, meaning.retry_after)
         if history is None:
             node = self._core.node(lease.seq)
             history = _History(first_at=now if node is None else min(now, node.since))

@@ -25,14 +25,17 @@ from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.judge import Judge
+from naviscope_ingest._kernel.lifecycle import Lifecycle, RuntimeState
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
 from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
+from naviscope_ingest._kernel.pressure import WITHIN, Pressure
 from naviscope_ingest._kernel.repairs import Repair, Repairs
+from naviscope_ingest._kernel.steering import Steering
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
-from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.errors import IntakeFull, RuntimeFailed, RuntimeStopped
 from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
@@ -86,7 +89,7 @@ class Statistics:
     """What a runtime is doing and has done.
 
     Attributes:
-        state: created, starting, running, draining, stopped or failed.
+        state: created, starting, running, paused, draining, stopped or failed.
         epochs: epochs that are kept.
         unfinished: messages that have not ended.
         waiting: those of them that wait or are held.
@@ -95,6 +98,9 @@ class Statistics:
         executed: attempts that executors answered.
         committed: messages that committed.
         batches: commit batches.
+        backlog: messages that could run and have not been started.
+        backpressure: whether intake is slow because there are too many of them.
+        dropped: messages that were left out because of that.
     """
 
     state: str
@@ -106,6 +112,9 @@ class Statistics:
     executed: int
     committed: int
     batches: int
+    backlog: int = 0
+    backpressure: bool = False
+    dropped: int = 0
 
 
 class _Found:
@@ -162,7 +171,10 @@ class Kernel:
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
         self._found: _Found | None = None
         self._recovery: Recovery | None = None
-        self.state = "created"
+        self._life = Lifecycle()
+        self._config = config
+        self._started_at = 0.0
+        self._is_watched = False
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
         # Messages that a recovery found in retry.
@@ -171,6 +183,7 @@ class Kernel:
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
+        self.ended = trio.Event()
         self._wakes_at: float | None = None
         self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
@@ -251,10 +264,18 @@ class Kernel:
             fail=self._fail,
         )
         self.repairs = Repairs(self.core, self._membership, self.book, self._deciding)
-        for limit in config.limits:
-            self.core.control.put(limit)
-        if config.epoch_cap is not None:
-            self.core.control.cap_epochs(config.epoch_cap)
+        self._pressure = Pressure(
+            self.core, config.intake, lambda: self._workers.in_flight, self._pace, self._on_pressure
+        )
+        self.steering = Steering(
+            core=self.core,
+            config=config,
+            workers=self._workers,
+            life=self._life,
+            now=clock.wall,
+            on_change=self._on_steering,
+        )
+        self.steering.begin()
         self._regulate()
 
     # Life
@@ -262,7 +283,7 @@ class Kernel:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Join the store, recover what it knows, and work until the block is left."""
-        self.state = "starting"
+        self._life.go("starting", "be started")
         try:
             # Before joining, which ends the session of a process that died: what it was running is told only now.
             found = await self._recover()
@@ -271,7 +292,8 @@ class Kernel:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     await self._breakers.restore(self._membership)
-                    self.state = "running"
+                    self._life.go("running", "run")
+                    self._started_at = self.clock.monotonic()
                     self._workers.may_start = True
                     nursery.start_soon(self._until_the_end, self._keep_time)
                     if self.store.info.durability != "none" and isinstance(self.store, SupportsRetention):
@@ -292,12 +314,19 @@ class Kernel:
                 raise
             raise error from error.__cause__
         finally:
-            self.state = "stopped" if self._error is None else "failed"
+            self._life.end(failed=self._error is not None)
+            self.ended.set()
             self._workers.may_start = False
             self._nursery = None
             self.book.wake_all()
+            self._pressure.wake_all()
             self._undecided.unpark_all()
             self._progress.unpark_all()
+
+    @property
+    def state(self) -> RuntimeState:
+        """Where the runtime is in its life."""
+        return self._life.state
 
     def _spawn(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None
@@ -334,7 +363,8 @@ class Kernel:
         self._workers.may_start = False
         if self._error is None:
             self._error = error
-            self.state = "failed"
+            self._life.end(failed=True)
+            self._pressure.wake_all()
 
     async def _recover(self) -> _Found:
         """Learn everything that the store has kept."""
@@ -349,6 +379,13 @@ class Kernel:
             if isinstance(batch[-1].body, CaughtUp):
                 break
             now = self.clock.monotonic()
+            if now - started > self._config.start_timeout:
+                # Asked after each step: a deadline of trio would not wait for the thread of a store in virtual time.
+                await facts.aclose()  # type: ignore[attr-defined]  # as below
+                raise RuntimeFailed(
+                    f"the start took longer than {self._config.start_timeout:g} seconds, after which {found.messages} "
+                    "messages were read: RuntimeConfig(start_timeout=...) allows for more"
+                )
             if now - told >= _TELL_EVERY:
                 told = now
                 self._tell_progress()
@@ -454,7 +491,7 @@ class Kernel:
             return
         if self._error is not None:
             raise RuntimeFailed(f"the runtime ended by {self._error!r}: start a new one") from self._error
-        state = "stopping" if self.state == "running" else self.state
+        state = "stopping" if self.state in ("running", "paused") else self.state
         raise RuntimeStopped(f"the runtime is {state}: it takes no more work")
 
     def check_alive(self) -> None:
@@ -469,8 +506,10 @@ class Kernel:
 
     async def drain(self, timeout: float) -> bool:
         """Start nothing more, wait for what was started, hand the rest back; return whether all of it finished."""
-        self.state = "draining"
+        if self.state != "failed":
+            self._life.go("draining", "be drained")
         self._workers.may_start = False
+        self._pressure.wake_all()
         self._workers.hand_back()
         with trio.move_on_after(timeout) as scope:
             while self._workers.in_flight:
@@ -509,6 +548,9 @@ class Kernel:
             executed=self._workers.executed,
             committed=self._committer.committed,
             batches=self._committer.batches,
+            backlog=self._pressure.backlog,
+            backpressure=self._pressure.is_active,
+            dropped=self._pressure.dropped,
         )
 
     # What callers ask for
@@ -516,6 +558,9 @@ class Kernel:
     async def open_epoch(self, name: str | None, options: EpochOptions) -> EpochPage:
         """Open an epoch, or rejoin one."""
         self.check_running()
+        most = self._config.intake.max_open_epochs
+        if most is not None and len(self.core.open_epochs) >= most and not self.book.knows(name):
+            raise IntakeFull("max_open_epochs", most, len(self.core.open_epochs), self._pressure.hint())
         record = await self._membership.ask(self.store.open_epoch(name, options))
         page = self.learn_epoch(record)
         await self._membership.notice()
@@ -530,13 +575,58 @@ class Kernel:
         return page
 
     async def put(
-        self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None = None
-    ) -> PutReceipt:
-        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch."""
+        self,
+        page: EpochPage,
+        messages: Sequence[Message[Any]],
+        unique_for: float | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> tuple[PutReceipt, int]:
+        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch.
+
+        Returns:
+            What came of it, and how many were left out because too much is to be done.
+        """
         self.check_running()
         if self._check is not None:
             self._check(messages)
+        if self.steering.strikes:
+            self.steering.check(messages)
+        dropped = 0
+        if self._pressure.is_near(len(messages)):
+            given = len(messages)
+            messages = await self._admit(page, messages, may_wait=may_wait)
+            dropped = given - len(messages)
+            if not messages:
+                await trio.lowlevel.checkpoint()
+                return PutReceipt((), ()), dropped
+        return await self._put(page, messages, unique_for), dropped
+
+    async def _admit(
+        self, page: EpochPage, messages: Sequence[Message[Any]], *, may_wait: bool
+    ) -> Sequence[Message[Any]]:
+        """Wait for room, refuse, or leave messages out; return those that come in."""
+        pressure = self._pressure
+        tracker = self.core.epochs.get(page.key.number)
+        awaited = {} if tracker is None else tracker.ghosts
+        pressure.check_limits(messages, awaited)
+        how = page.when_full or self._config.intake.when_full
+        while pressure.look() and page.sealed_at is None:
+            if how in ("drop", "sample"):
+                kept, dropped = pressure.choose(messages, how, awaited)
+                page.drop(message.id for message in dropped)
+                return kept
+            if any(message.id in awaited for message in messages):
+                break
+            if how == "reject" or not may_wait or WITHIN.get() is self._workers:
+                raise pressure.full()
+            await pressure.wait()
+            self.check_running()
+        return messages
+
+    async def _put(self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None) -> PutReceipt:
         page.submits += 1
+        self._pressure.pending += len(messages)
         try:
             if unique_for is None:
                 stored = self.store.put(page.key, messages)
@@ -553,9 +643,12 @@ class Kernel:
                 self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
             self._meter.submitted(page.key, receipt)
         finally:
+            self._pressure.pending -= len(messages)
             page.submits -= 1
             if not page.submits:
                 page.tell()
+        if self._pressure.is_near(0):
+            self._pressure.look()
         await self._follow_up()
         return receipt
 
@@ -590,6 +683,7 @@ class Kernel:
         tracker = self.core.epochs.get(page.key.number)
         if tracker is not None and tracker.state == "open":
             page.sealed_at = record.sealed_at
+            self._pressure.wake_all()
             self._meter.epoch(page.key, "sealed")
 
     async def cancel_epoch(self, page: EpochPage) -> None:
@@ -680,17 +774,61 @@ class Kernel:
             self._wakes_at = due
             self._alarm.set()
 
+    # Flow
+
     def _regulate(self) -> None:
-        """Let workers ask what may start at the present time, once limits go by it."""
-        if self.core.control.is_on:
-            self._workers.take = self._take_in_time
+        """Let workers ask in a way that looks at the time and at the backlog, as long as anything goes by them."""
+        is_needed = self.core.control.is_on or self._pressure.is_active
+        self._workers.take = self._take_in_time if is_needed else self.core.take
 
     def _take_in_time(self, limit: int) -> list[Seq]:
         self.core.tell_time(self.clock.wall())
         taken = self.core.take(limit)
         # What was parked now waits for a time, and whoever asked may be busy until long after it.
         self._set_alarm()
+        if self._pressure.is_active:
+            # Whoever asked counts them as in flight only when it has them.
+            self._pressure.look(len(taken))
         return taken
+
+    def _on_steering(self) -> None:
+        """Let a change hold that somebody made."""
+        self._regulate()
+        if self._workers.may_start:
+            self._wake()
+
+    def _pace(self) -> float:
+        """Return how many messages have committed in a second so far."""
+        elapsed = self.clock.monotonic() - self._started_at
+        return self._committer.committed / elapsed if elapsed > 0 else 0.0
+
+    def _on_pressure(self, is_active: bool) -> None:
+        """Act on intake that became slow, or no longer is."""
+        self.core.schedule.is_pressed = is_active
+        self._regulate()
+        self._meter.pressed(is_active, self._pressure.backlog)
+        _log.debug("intake is %s", "slow" if is_active else "open", extra={"backpressure": is_active})
+        if is_active and not self._is_watched and self._nursery is not None:
+            self._is_watched = True
+            self._nursery.start_soon(self._alert)
+
+    async def _alert(self) -> None:
+        """Warn of intake that stays slow. One task does so, for as long as it is."""
+        every, since = self._config.intake.alert_after, self._pressure.changes
+        lasted = 0.0
+        while self._pressure.is_active:
+            await trio.sleep(every)
+            if since != self._pressure.changes:
+                since, lasted = self._pressure.changes, 0.0
+                continue
+            lasted += every
+            _log.warning(
+                "intake has been slow for %g seconds: %d messages are ready and not started",
+                lasted,
+                self._pressure.backlog,
+                extra={"backpressure": True, "backlog": self._pressure.backlog},
+            )
+        self._is_watched = False
 
     # Who is woken
 
@@ -704,6 +842,8 @@ class Kernel:
     def _on_rest(self) -> None:
         """See to what may be due now that a worker found nothing to do."""
         self._set_alarm()
+        if self._pressure.is_active:
+            self._pressure.look()
         self._fan_outs.on_rest()
         self._wake_waiters()
 
@@ -768,6 +908,8 @@ class Kernel:
         await self._membership.write(settlement)
         for event in decisions.epochs:
             self._announce(event, reports)
+        if self._pressure.is_active:
+            self._pressure.look()
 
     def _change(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> EpochChange:
         epoch = event.epoch

@@ -90,6 +90,11 @@ class Meter:
         if self.is_on:
             self._metrics.epoch_changed(key, state)
 
+    def pressed(self, is_active: bool, backlog: int) -> None:
+        """Tell whether intake is slow."""
+        if self.is_on:
+            self._metrics.observed({"backlog": backlog, "backpressure": int(is_active)})
+
     def submitted(self, key: EpochKey, receipt: PutReceipt) -> None:
         """Tell what was submitted."""
         if self.is_on:

@@ -20,6 +20,7 @@ from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
 from naviscope_ingest._kernel.prepared import Recorder
+from naviscope_ingest._kernel.pressure import WITHIN
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, OutcomeNotDecodable
 from naviscope_ingest.policies import KindPolicy
@@ -86,6 +87,7 @@ class Workers:
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
         take: says what may start.
+        most: how many messages may be in flight.
         committer: who empties the outbox.
     """
 
@@ -123,7 +125,7 @@ class Workers:
             policy.timeout is not None or policy.delivery == "at_most_once"
             for policy in (config.other_kinds, *config.kinds.values())
         )
-        self._most = config.max_in_flight
+        self.most = config.max_in_flight
         self._hints = hints
         self._meter = meter
         self._spawn = spawn
@@ -157,7 +159,7 @@ class Workers:
             self._is_waking = True
             self._asleep -= 1
             self._sleeping.unpark()
-        elif self.may_start and len(self._workers) < self._most:
+        elif self.may_start and len(self._workers) < self.most:
             self._is_waking = True
             worker = _Worker()
             self._workers.append(worker)
@@ -174,6 +176,7 @@ class Workers:
 
     async def _run(self, worker: _Worker) -> None:
         self._is_waking = False
+        WITHIN.set(self)
         loop = self._work_in_batches if self._runs_batches else self._work_singly
         if self._is_careful and not self._runs_batches:
             loop = self._work_carefully
@@ -196,12 +199,12 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels, take = self._ring, self._levels, self.take
+        ring, levels = self._ring, self._levels
         has_committed = False
         while True:
-            room = self._most - self.in_flight
+            room = self.most - self.in_flight
             if room > 0 and (ring or levels) and self.may_start:
-                seqs = take(room)
+                seqs = self.take(room)
                 if self._late_suspects:
                     seqs = self._without_suspects(seqs)
                     if self._suspects and not seqs:

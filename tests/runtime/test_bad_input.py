@@ -224,10 +224,10 @@ async def test_a_stopped_runtime_takes_no_more_work():
 async def test_a_runtime_runs_once():
     runtime = make_runtime(Playing(), MemorySink(), None, TrioClock())
     async with runtime.running():
-        with pytest.raises(RuntimeError, match="this runtime is running: a runtime runs once, make a new one"):
+        with pytest.raises(RuntimeError, match="is running, so it cannot be started: a runtime runs once"):
             await runtime.run_forever()
         assert runtime.state == "running"
-    with pytest.raises(RuntimeError, match="this runtime is stopped: a runtime runs once"):
+    with pytest.raises(RuntimeError, match="is stopped, so it cannot be started: a runtime runs once"):
         await runtime.run_forever()
     with pytest.raises(RuntimeError, match="a runtime runs once"):
         async with runtime.running():
