@@ -12,6 +12,7 @@ import trio
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.epochs import EpochPage
+from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, SubmitReceipt
 from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
@@ -104,11 +105,17 @@ class IntakeHandle(Generic[P]):
     def __init__(self, runtime: IngestRuntime[P, Any], kernel: Kernel) -> None:
         self._runtime = runtime
         self._kernel = kernel
+        self._dead_letters: DeadLetters[P] = DeadLetters(self, kernel)
 
     @property
     def runtime(self) -> IngestRuntime[P, Any]:
         """The runtime behind this handle."""
         return self._runtime
+
+    @property
+    def dead_letters(self) -> DeadLetters[P]:
+        """What ended dead or expired: to be found, replayed, edited, discarded or exported."""
+        return self._dead_letters
 
     # Epochs
 

@@ -123,6 +123,11 @@ class Core:
         node = self._nodes.get(seq)
         return node is not None and node.state is not State.ENDED
 
+    def is_letter(self, seq: Seq) -> bool:
+        """Tell whether a message ended dead or expired."""
+        node = self._nodes.get(seq)
+        return node is not None and node.end in ("dead", "expired")
+
     def find(self, number: int, message_id: str) -> Node | None:
         """Return a message that has not committed, by epoch and id."""
         return self._epoch(number).live.get(message_id)
@@ -233,7 +238,7 @@ class Core:
         Those who wait for the whole epoch still find it; a message of it is no longer known.
         """
         epoch = self._epoch(number)
-        if epoch.is_freed or not epoch.is_completed or epoch.ends["dead"] or epoch.ends["expired"]:
+        if epoch.is_freed or not epoch.is_completed or epoch.is_pinned:
             return epoch.is_freed
         for node in epoch.live.values():
             del self._nodes[node.seq]
@@ -597,10 +602,18 @@ class Core:
         Raises:
             Refused: the message is unknown, or its end cannot be replayed.
         """
-        revived = closure(self._letter(seq, "replayed"))
-        revive(self._transitions, revived)
-        self._transitions.settle()
+        revived = self.follow([self.letter(seq, "replayed")])
+        self.revive(revived)
         return [node.seq for node in revived]
+
+    def follow(self, letters: Iterable[Node]) -> list[Node]:
+        """Return what a replay of these brings back to life: they, and all that their ends took down."""
+        return closure(letters)
+
+    def revive(self, nodes: Sequence[Node]) -> None:
+        """Learn that ended messages were replayed together."""
+        revive(self._transitions, nodes)
+        self._transitions.settle()
 
     def discard(self, seq: Seq) -> None:
         """Give a dead or expired message up: those who are held by it follow its end.
@@ -608,12 +621,22 @@ class Core:
         Raises:
             Refused: the message is unknown, or has no dead letter.
         """
-        node = self._letter(seq, "discarded")
+        node = self.letter(seq, "discarded")
+        node.epoch.discarded += not node.more().discarded
         node.more().discarded = True
         self._graph.discarded(node)
         self._transitions.settle()
 
-    def _letter(self, seq: Seq, what: str) -> Node:
+    def letter(self, seq: Seq, what: str) -> Node:
+        """Return a dead or expired message.
+
+        Args:
+            seq: which.
+            what: what is to happen to it, in words.
+
+        Raises:
+            Refused: it is none.
+        """
         node = self._nodes.get(seq)
         if node is None:
             raise Refused(f"message {seq} is not known here, or has committed: only a dead letter can be {what}")

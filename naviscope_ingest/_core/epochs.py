@@ -41,6 +41,7 @@ class EpochTracker:
         unfinished: how many messages have not ended.
         waiting: how many of those wait or are held.
         ends: how many ended in each way.
+        discarded: how many dead letters were given up.
         duplicates, conflicts: how many submits repeated a known id, with the same or another content.
         values: what committed messages left for their dependents, by id.
         barriers: by kind, those that somebody waited for.
@@ -54,6 +55,7 @@ class EpochTracker:
         "_succeeded_before",
         "barriers",
         "conflicts",
+        "discarded",
         "done",
         "doomed",
         "duplicates",
@@ -104,6 +106,7 @@ class EpochTracker:
         self.unfinished = 0
         self.waiting = 0
         self.ends: dict[End, int] = dict.fromkeys(("committed", "dead", "skipped", "cancelled", "expired"), 0)
+        self.discarded = 0
         self.duplicates = 0
         self.conflicts = 0
         self.values: dict[str, bytes] = {}
@@ -134,6 +137,11 @@ class EpochTracker:
         if self._succeeded_before is False and not any(self.ends.values()):
             return False
         return not any(self.ends[end] for end in _BAD)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it has a dead letter that may be replayed."""
+        return not self.is_freed and self.ends["dead"] + self.ends["expired"] > self.discarded
 
     @property
     def status(self) -> Status:

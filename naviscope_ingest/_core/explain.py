@@ -198,7 +198,9 @@ class _Reasons:
         if node.state is State.COMMITTING:
             return [Reason("committing", "its outcome is with the sink", "the sink commits")]
         rare = node.rare
-        return [Reason("ended", f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": "))]
+        text = f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": ")
+        is_letter = node.end in ("dead", "expired") and not (rare is not None and rare.discarded)
+        return [Reason("ended", text, "intake.dead_letters shows its dead letter, and replays it" if is_letter else "")]
 
     def _counting(self, node: Node) -> Iterator[Reason]:
         passing = Case(node, node.since)

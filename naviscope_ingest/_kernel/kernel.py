@@ -26,6 +26,7 @@ from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
 from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
+from naviscope_ingest._kernel.repairs import Repair, Repairs
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
@@ -48,6 +49,7 @@ from naviscope_spi import (
     Message,
     Prepared,
     PutReceipt,
+    Record,
     RecoveryBegun,
     Resource,
     Seq,
@@ -207,6 +209,7 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        self.repairs = Repairs(self.core, self._membership, self.book, self._deciding)
         for limit in config.limits:
             self.core.control.put(limit)
         if config.epoch_cap is not None:
@@ -543,6 +546,27 @@ class Kernel:
         self.core.forget_resource(name)
         await self._membership.notice()
 
+    async def replay(self, repairs: Sequence[Repair]) -> dict[Seq, int]:
+        """Start a new run of dead letters; return how many messages each brought back."""
+        self.check_running()
+        self.core.tell_time(self.clock.wall())
+        done = await self.repairs.replay(repairs)
+        await self._follow_up()
+        return done
+
+    async def discard(self, repairs: Sequence[Repair]) -> list[Seq]:
+        """Give dead letters up; return which."""
+        self.check_running()
+        self.core.tell_time(self.clock.wall())
+        done = await self.repairs.discard(repairs)
+        await self._follow_up(until_done=True)
+        return done
+
+    async def record(self, records: Sequence[Record]) -> None:
+        """Keep records that ride with nothing else."""
+        self.check_running()
+        await self._membership.write(Settlement(records=records))
+
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
         self.core.advance(self.clock.wall())
@@ -619,12 +643,31 @@ class Kernel:
             return
         self._is_deciding = True
         try:
-            while self.core.has_decided:
-                await self._carry_out_one(self.core.drain())
+            await self._carry_out_all()
         finally:
-            self._is_deciding = False
-            if self._undecided:
-                self._undecided.unpark_all()
+            self._stop_deciding()
+
+    async def _carry_out_all(self) -> None:
+        while self.core.has_decided:
+            await self._carry_out_one(self.core.drain())
+
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Let nobody else carry out decisions for a block, and carry out those that are there before and after it."""
+        while self._is_deciding:
+            await self._undecided.park()
+        self._is_deciding = True
+        try:
+            await self._carry_out_all()
+            yield self._carry_out_all
+            await self._carry_out_all()
+        finally:
+            self._stop_deciding()
+
+    def _stop_deciding(self) -> None:
+        self._is_deciding = False
+        if self._undecided:
+            self._undecided.unpark_all()
 
     async def _carry_out_one(self, decisions: Decisions) -> None:
         if decisions.stop:
@@ -632,6 +675,8 @@ class Kernel:
         for each in decisions.ended:
             self._note_failure(each)
         self._meter.decided(decisions.ended)
+        # A replay may have come between a completion and this: then the epoch has not completed after all.
+        decisions.epochs = [each for each in decisions.epochs if each.event != "completed" or each.epoch.is_completed]
         reports = {
             event.epoch.number: self.book.final_report(event.epoch, self.clock.wall())
             for event in decisions.epochs

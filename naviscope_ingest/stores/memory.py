@@ -18,6 +18,7 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     Fact,
+    KeptLetter,
     Lease,
     Message,
     Position,
@@ -177,10 +178,27 @@ class MemoryStore(Generic[P]):
         await trio.lowlevel.checkpoint()
         return self._ledger.read(space, keys)
 
+    async def scan(self, space: str, *, after: str = "", limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        """Return a page of keys and values, in order of the keys."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.scan(space, after, limit)
+
+    async def letters(
+        self, *, epoch: int | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[KeptLetter[P]]:
+        """Return a page of dead letters, in order of place. It takes time with the number of failed messages."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.letters(epoch, Seq(0) if after is None else after, limit)
+
+    async def letter(self, seq: Seq) -> KeptLetter[P] | None:
+        """Return one dead letter, None if that message has none."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.letter(seq)
+
     async def prune(self, before: float, limit: int) -> int:
         """Forget at most `limit` epochs that completed before that wall-clock time; return how many.
 
-        An epoch with dead or expired messages is pinned: it stays.
+        An epoch with dead letters is pinned: it stays.
         """
         await trio.lowlevel.checkpoint()
         return self._ledger.prune(before, limit)

@@ -7,7 +7,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
 from attrs import define, field
 
 from naviscope_ingest._encoding import Content, decode_depends_on, encode_depends_on
@@ -16,7 +15,7 @@ from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import commit_mark
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.recent import MessageRow
-from naviscope_ingest.stores.sqlite.rows import decode_options
+from naviscope_ingest.stores.sqlite.rows import CODES, COMMITTED, DISCARDED, decode_options, encode_causes, ended_of
 from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
 from naviscope_spi import (
@@ -40,17 +39,10 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["COMMITTED", "ENDS", "settle"]
+__all__ = ["settle"]
 
-COMMITTED = 0
-ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
-"""The ends by the number that stands in the column `end`."""
-
-_CODES = {end: code for code, end in enumerate(ENDS)}
-_LETTERS = (_CODES["dead"], _CODES["expired"])
 # From how many messages of one epoch on a statement of their own is worth its while.
 _MANY = 8
-_encode = msgspec.msgpack.Encoder().encode
 
 
 @define
@@ -59,6 +51,7 @@ class _Step:
 
     has_changed: bool = False
     has_revived: bool = False
+    unpinned: list[EpochRow] = field(factory=list)
     refused: list[Seq] = field(factory=list)
     accepted: list[Sequence[tuple[Seq, EpochKey, Any]]] = field(factory=list)
     births: list[FactBody] = field(factory=list)
@@ -106,6 +99,9 @@ def settle(
     if leads:
         for change in settlement.epochs:
             _change_epoch(ledger, step, change, retain)
+    for epoch in step.unpinned:
+        if epoch.state == "completed" and not (epoch.letters or epoch.unfinished or epoch.freed):
+            _free(ledger, epoch, retain)
     if settlement.waits:
         ledger.tidy(is_revived=step.has_revived)
     if ledger.stages or ledger.contested:
@@ -209,6 +205,9 @@ def _look(ledger: Ledger, seq: Seq) -> _Seen | None:
 
 def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
     seq = ended.seq
+    if ended.discarded:
+        _discard(ledger, step, seq, leads=leads)
+        return
     held = ledger.leases.get(seq)
     if held is not None:
         number = held.epoch
@@ -219,15 +218,32 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
             return
         number = seen.epoch
     ledger.release(seq, is_ended=True)
-    causes = _encode([list(ended.causes), list(ended.epoch_causes)]) if ended.causes or ended.epoch_causes else None
-    code = _CODES[ended.end]
+    code = CODES[ended.end]
     ledger.recent.take((seq,))
-    ledger.insert([("ends", seq, number, code, None, causes, ended.letter)])
+    ledger.insert([("ends", seq, number, code, None, encode_causes(ended), ended.letter)])
     epoch = _epoch(ledger, number)
     epoch.unfinished -= 1
-    epoch.letters += code in _LETTERS
+    epoch.letters += code in DISCARDED
     step.has_changed = True
     step.fates.append(ended)
+
+
+def _discard(ledger: Ledger, step: _Step, seq: Seq, *, leads: bool) -> None:
+    """Give a dead letter up: its end stays, and pins the epoch no longer."""
+    rows = (
+        fetch(ledger.connection, "select epoch, end, causes, letter from ends where seq = ?", (seq,)) if leads else []
+    )
+    if not rows or rows[0][1] not in DISCARDED:
+        step.refused.append(seq)
+        return
+    number, end, causes, letter = rows[0]
+    row = (seq, number, DISCARDED[end], None, causes, letter)
+    ledger.put_row("ends", (seq,), row)
+    epoch = _epoch(ledger, number)
+    epoch.letters -= 1
+    step.has_changed = True
+    step.fates.append(ended_of(seq, *row[2:3], *row[4:]))
+    step.unpinned.append(epoch)
 
 
 def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
@@ -291,7 +307,7 @@ def _revive(ledger: Ledger, seq: Seq, seen: _Seen) -> None:
     ledger.drop_row("ends", (seq,))
     epoch = _epoch(ledger, seen.epoch)
     epoch.unfinished += 1
-    epoch.letters -= seen.end in _LETTERS
+    epoch.letters -= seen.end in DISCARDED
 
 
 def _prepare(ledger: Ledger, step: _Step, seq: Seq, outcome: bytes) -> None:
@@ -446,8 +462,13 @@ def _may_become(epoch: EpochRow, state: str) -> bool:
 def _complete(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
     epoch.completed_at = ledger.now
     epoch.prune_at = None
-    if epoch.letters:
-        return
+    if not epoch.letters:
+        _free(ledger, epoch, retain)
+
+
+def _free(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
+    """Let a completed epoch be removed some time: nothing in it can be replayed."""
+    assert epoch.completed_at is not None
     epoch.freed = 1
     own = decode_options(epoch.options).retain
     # `prune` is asked by the store's own retention: an epoch with another one stands as if it completed then.

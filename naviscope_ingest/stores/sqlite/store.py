@@ -24,6 +24,7 @@ from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.errors import StoreReadOnly, translated
 from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.letters import letter, letters
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
 from naviscope_ingest.stores.sqlite.recovery import recovery
 from naviscope_ingest.stores.sqlite.retention import prune
@@ -37,6 +38,7 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     Fact,
+    KeptLetter,
     Lease,
     Message,
     PartlyRefused,
@@ -379,11 +381,30 @@ class SqliteStore(Generic[P]):
         found: Mapping[str, bytes] = await self._read(partial(steps.read_records, space=space, keys=keys))
         return found
 
+    async def scan(self, space: str, *, after: str = "", limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        """Return a page of keys and values, in order of the keys."""
+        work = partial(steps.scan_records, space=space, after=after, limit=limit)
+        found: Sequence[tuple[str, bytes]] = await self._read(work)
+        return found
+
+    async def letters(
+        self, *, epoch: int | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[KeptLetter[P]]:
+        """Return a page of dead letters without payloads, in order of place."""
+        work = partial(letters, epoch=epoch, after=Seq(0) if after is None else after, limit=limit)
+        found: Sequence[KeptLetter[P]] = await self._read(work)
+        return found
+
+    async def letter(self, seq: Seq) -> KeptLetter[P] | None:
+        """Return one dead letter whole, None if that message has none. Reading its payload may raise why it cannot."""
+        found: KeptLetter[P] | None = await self._read(partial(letter, seq=seq))
+        return found
+
     async def prune(self, before: float, limit: int) -> int:
         """Remove at most `limit` rows of epochs that completed before that wall-clock time; return how many.
 
         An epoch with a `retain` of its own counts as completed that much earlier or later than the store's `retain`
-        says. One with dead or expired messages is pinned: it stays.
+        says. One with dead letters is pinned: it stays.
         """
         removed: int = await self._write(partial(prune, before=before, limit=limit))
         return removed

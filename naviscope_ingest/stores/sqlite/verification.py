@@ -10,7 +10,7 @@ import apsw
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, State
 from naviscope_ingest.stores.sqlite.marks import Sums, commit_mark, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.settlement import COMMITTED
+from naviscope_ingest.stores.sqlite.rows import COMMITTED
 
 __all__ = ["verification"]
 
