@@ -118,6 +118,10 @@ class Core:
         """Return a message that has not committed."""
         return self._nodes.get(seq)
 
+    def finder(self) -> Callable[[Seq], Node | None]:
+        """Return what does as `node`, for those who ask for every message."""
+        return self._nodes.get
+
     def is_unfinished(self, seq: Seq) -> bool:
         """Tell whether a message has not ended."""
         node = self._nodes.get(seq)
@@ -268,6 +272,17 @@ class Core:
         epoch = self._epoch(number)
         epoch.duplicates += duplicates
         epoch.conflicts += conflicts
+
+    def expect(self, number: int, kind: str) -> None:
+        """Learn that a message of some kind has derived others, which are told later: they are alive already."""
+        self._epoch(number).expect(kind, 1)
+
+    def expect_no_more(self, number: int, kind: str) -> None:
+        """Learn that all of them were told."""
+        epoch = self._epoch(number)
+        epoch.expect(kind, -1)
+        self._transitions.touch(epoch)
+        self._transitions.settle()
 
     # Facts about messages
 
@@ -442,16 +457,15 @@ class Core:
                 and message.expires_at is None
                 and epoch.kinds is None
             ):
-                # What `retire` would do for a message that is in nothing else.
+                # What `retire` would do for a message that is in nothing else. Nobody asks since when it has committed.
                 node.state = ENDED
-                node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
             del epoch.live[message.id]
-            epoch.done.add(message.id)
+            epoch.done[message.id] = None
             epoch.ends["committed"] += 1
             child = node.first
             if child is not None:

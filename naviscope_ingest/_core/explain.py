@@ -154,6 +154,8 @@ def explain_epoch(core: Core, epoch: EpochTracker, *, looked_at: int = 10_000) -
     found: Counter[str] = Counter()
     if not epoch.is_sealed:
         found["the epoch is not sealed: more messages may come"] = 1
+    if epoch.expected:
+        found["derived messages of a committed parent are still coming in"] = sum(epoch.expected.values())
     for node in asked:
         found.update({_general(reason) for reason in reasons.of(node)})
     asked.sort(key=lambda node: (-len(node.all_waiters()), node.seq))

@@ -20,6 +20,7 @@ from attrs import frozen
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
+from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
@@ -55,7 +56,9 @@ from naviscope_spi import (
     Seq,
     SessionEnded,
     Settlement,
+    StoreRefused,
     SupportsRetention,
+    SupportsUnique,
     Waits,
 )
 
@@ -194,10 +197,28 @@ class Kernel:
             chance=random.random,
             meter=self._meter,
         )
+        planner = Planner(
+            self.core,
+            store.info.store_id,
+            refuser_for(scribe, self._check),
+            most=config.max_derived,
+            records=recorder is not None,
+        )
+        self._fan_outs = FanOuts(
+            core=self.core,
+            membership=self._membership,
+            planner=planner,
+            workers=self._workers,
+            config=config,
+            clock=clock,
+            spawn=self._spawn_passing,
+            follow_up=self._follow_up,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            planner=planner,
+            fan_outs=self._fan_outs,
             judge=self._judge,
             membership=self._membership,
             recorder=recorder,
@@ -260,6 +281,20 @@ class Kernel:
     def _spawn(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(self._until_the_end, task, *arguments)
+
+    def _spawn_passing(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._until_it_is_done, task, *arguments)
+
+    async def _until_it_is_done(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task that ends when it has done its work. If that fails, nothing is started any more."""
+        try:
+            await task(*arguments)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     async def _until_the_end(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task that ends only with the runtime: when it does, nothing is started any more."""
@@ -432,7 +467,13 @@ class Kernel:
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
         schedule = self.core.schedule
-        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
+        return not (
+            self._workers.in_flight
+            or self._is_deciding
+            or self._fan_outs.are_under_way
+            or schedule.has_ready()
+            or schedule.has_parked()
+        )
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -467,14 +508,20 @@ class Kernel:
             self._meter.epoch(record.key, "opened")
         return page
 
-    async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
-        """Store messages and let them run."""
+    async def put(
+        self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None = None
+    ) -> PutReceipt:
+        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch."""
         self.check_running()
         if self._check is not None:
             self._check(messages)
         page.submits += 1
         try:
-            receipt = await self._membership.ask(self.store.put(page.key, messages))
+            if unique_for is None:
+                stored = self.store.put(page.key, messages)
+            else:
+                stored = self._unique.put_unique(page.key, messages, unique_for)
+            receipt = await self._membership.ask(stored)
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
                 new = messages
@@ -490,6 +537,14 @@ class Kernel:
                 page.tell()
         await self._follow_up()
         return receipt
+
+    @property
+    def _unique(self) -> SupportsUnique[Any]:
+        if not isinstance(self.store, SupportsUnique):
+            raise StoreRefused(
+                f"unique_for: {type(self.store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
+            )
+        return self.store
 
     async def seal(self, page: EpochPage) -> None:
         """Seal an epoch, once the submits that are under way are through."""
@@ -628,6 +683,7 @@ class Kernel:
     def _on_rest(self) -> None:
         """See to what may be due now that a worker found nothing to do."""
         self._set_alarm()
+        self._fan_outs.on_rest()
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:

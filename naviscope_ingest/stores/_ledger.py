@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from math import inf
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -105,6 +106,14 @@ class _Step:
     others: list[FactBody] = field(factory=list)
 
 
+class _Unique(NamedTuple):
+    """A message that is remembered beyond its epoch."""
+
+    until: float
+    epoch: int
+    seq: Seq
+
+
 class Ledger(Generic[P]):
     """What a store in memory keeps. Its methods are those of the contract, each a single step that does not wait.
 
@@ -137,6 +146,9 @@ class Ledger(Generic[P]):
         # Dead letters, for those who read them: by place, and by epoch and place.
         self._letters: SortedSet[Seq] = SortedSet()
         self._letters_of: SortedSet[tuple[int, float]] = SortedSet()
+        # Ids that are remembered beyond their epoch, by kind and id; and when each is forgotten, the next one first.
+        self._uniques: dict[tuple[str, str], _Unique] = {}
+        self._until: list[tuple[float, tuple[str, str]]] = []
 
     def statistics(self) -> StoreStatistics:
         """Count what is held now. Takes time with the number of epochs, not of messages."""
@@ -238,6 +250,29 @@ class Ledger(Generic[P]):
             at = self._enliven(epoch, seqs, new)
             self._tell([Accepted(epoch.key, seqs, new, at)] if self._feed.readers else ())
         return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
+
+    @_atomic
+    def put_unique(self, key: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Accept messages that were not accepted so in another epoch before, and remember them."""
+        number, now = self._known(key).key.number, self._wall()
+        while self._until and self._until[0][0] <= now:
+            until, name = heappop(self._until)
+            if name in self._uniques and self._uniques[name].until == until:
+                del self._uniques[name]
+        kept = [
+            index
+            for index, message in enumerate(messages)
+            if self._uniques.get((message.kind, message.id), _Unique(0, number, Seq(0))).epoch == number
+        ]
+        receipt = self.put(key, [messages[index] for index in kept])
+        indexes = [kept[index] for index in receipt.indexes]
+        until = now + seconds
+        for seq, index in zip(receipt.accepted, indexes, strict=True):
+            if until > now:
+                name = (messages[index].kind, messages[index].id)
+                self._uniques[name] = _Unique(until, number, seq)
+                heappush(self._until, (until, name))
+        return PutReceipt(receipt.accepted, indexes, len(messages) - len(indexes), receipt.conflicts)
 
     @_atomic
     def put_staged(self, key: EpochKey, messages: Sequence[Message[P]], parent: Lease[P]) -> PutReceipt:
@@ -404,6 +439,10 @@ class Ledger(Generic[P]):
             epoch.letters += 1
             self._letters.add(seq)
             self._letters_of.add((epoch.key.number, seq))
+        if ended.end == "cancelled" and self._uniques:
+            name = (epoch.messages[seq].kind, epoch.messages[seq].id)
+            if name in self._uniques and self._uniques[name].seq == seq:
+                del self._uniques[name]
         step.has_changed = True
         step.fates.append(ended)
 

@@ -130,6 +130,16 @@ class MemoryStore(Generic[P]):
             return self._ledger.put(epoch, messages)
         return self._ledger.put_staged(epoch, messages, staged_by)
 
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted so in another epoch not long ago.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+        """
+        await trio.lowlevel.checkpoint()
+        return self._ledger.put_unique(epoch, messages, seconds)
+
     async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
         """Claim messages, in the order of `seqs`. Those that ended, are leased or unknown are left out.
 

@@ -115,6 +115,7 @@ from naviscope_spi.stores import (
     SupportsLetters,
     SupportsRecords,
     SupportsRetention,
+    SupportsUnique,
     SupportsVerify,
     Waits,
 )
@@ -212,6 +213,7 @@ __all__ = [
     "SupportsNoWait",
     "SupportsRecords",
     "SupportsRetention",
+    "SupportsUnique",
     "SupportsVerify",
     "SystemFailure",
     "Transient",

@@ -58,6 +58,7 @@ __all__ = [
     "SupportsLetters",
     "SupportsRecords",
     "SupportsRetention",
+    "SupportsUnique",
     "SupportsVerify",
     "Waits",
 ]
@@ -685,6 +686,25 @@ class SupportsRetention(Protocol):
 
     async def prune(self, before: float, limit: int) -> int:
         """Remove at most `limit` rows of epochs completed before that wall-clock time; return how many."""
+        ...
+
+
+@runtime_checkable
+class SupportsUnique(Protocol[P_contra]):
+    """A store that remembers ids beyond their epoch, for producers that deliver again."""
+
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P_contra]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted by this call in another epoch not long ago.
+
+        What is accepted is remembered for so many seconds, by its kind and id, also when its epoch is forgotten; a
+        message of that kind and id is a duplicate in every other epoch meanwhile, and does not prolong it. In its own
+        epoch `put` decides. A message that ends cancelled is no longer remembered. `prune` removes, in its steps, what
+        is remembered no longer.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+        """
         ...
 
 

@@ -660,6 +660,26 @@ class SettlesBeforeItApplies(Colocated):
         return settled
 
 
+@breaks("an_id_is_remembered_beyond_its_epoch")
+class RemembersNothing(Ledger):
+    def put_unique(self, key, messages, seconds):
+        return self.put(key, messages)
+
+
+@breaks("a_cancelled_message_is_not_remembered")
+class RemembersTheCancelled(Ledger):
+    def _end(self, step, ended, *, leads):
+        uniques, self._uniques = self._uniques, {}
+        super()._end(step, ended, leads=leads)
+        self._uniques = uniques
+
+
+@breaks("an_id_is_remembered_for_its_time")
+class RemembersForEver(Ledger):
+    def put_unique(self, key, messages, seconds):
+        return super().put_unique(key, messages, 1e9)
+
+
 @breaks("everything_is_there_after_reopening")
 class OnlySaysItIsDurable(Reopened):
     pass

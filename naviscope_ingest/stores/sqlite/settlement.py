@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from naviscope_ingest.stores.sqlite.recent import MessageRow
 from naviscope_ingest.stores.sqlite.rows import CODES, COMMITTED, DISCARDED, decode_options, encode_causes, ended_of
 from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
+from naviscope_ingest.stores.sqlite.uniques import forget_unique, has_uniques
 from naviscope_spi import (
     Accepted,
     Committed,
@@ -41,6 +41,7 @@ from naviscope_spi import (
 
 __all__ = ["settle"]
 
+_CANCELLED = CODES["cancelled"]
 # From how many messages of one epoch on a statement of their own is worth its while.
 _MANY = 8
 
@@ -224,6 +225,8 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
     epoch = _epoch(ledger, number)
     epoch.unfinished -= 1
     epoch.letters += code in DISCARDED
+    if code == _CANCELLED and has_uniques(ledger):
+        forget_unique(ledger, seq)
     step.has_changed = True
     step.fates.append(ended)
 
@@ -367,15 +370,15 @@ def _unknown(
     return chosen, fresh
 
 
-def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
+def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> Sequence[Birth]:
     """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
     stages = ledger.stages.of(parent)
     if not stages:
         return []
-    chunks: Iterable[Sequence[Birth]] | None = ledger.births.pop(parent, None)
+    chunks: Sequence[Sequence[Birth]] | None = ledger.births.pop(parent, None)
     if chunks is None:
-        chunks = (_read_stage(ledger, stage) for stage in stages)
-    born = list(chain.from_iterable(chunks))
+        chunks = [_read_stage(ledger, stage) for stage in stages]
+    born: Sequence[Birth] = Joined(chunks)
     if parent in ledger.contested:
         born = sorted([*born, *_win(ledger, epoch, parent)], key=itemgetter(0))
     for stage in stages:

@@ -30,6 +30,7 @@ from naviscope_ingest.stores.sqlite.recovery import recovery
 from naviscope_ingest.stores.sqlite.retention import prune
 from naviscope_ingest.stores.sqlite.settlement import settle
 from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
+from naviscope_ingest.stores.sqlite.uniques import put_unique
 from naviscope_ingest.stores.sqlite.verification import verification
 from naviscope_ingest.stores.sqlite.writer import InlineRunner, ThreadRunner
 from naviscope_spi import (
@@ -279,6 +280,21 @@ class SqliteStore(Generic[P]):
             work = partial(steps.put, key=epoch, messages=messages, contents=contents)
         else:
             work = partial(steps.put_staged, key=epoch, contents=contents, parent=staged_by)
+        receipt: PutReceipt = await self._write(work)
+        return receipt
+
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted so in another epoch not long ago.
+
+        What is accepted is remembered for so many seconds, by its kind and id, also over a restart.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+            InvalidMessage: a payload cannot be encoded or is too large; nothing of this call was stored.
+        """
+        contents = [self._ledger.scribe.write(message) for message in messages]
+        work = partial(put_unique, key=epoch, messages=messages, contents=contents, seconds=seconds)
         receipt: PutReceipt = await self._write(work)
         return receipt
 
