@@ -4,8 +4,9 @@ Of a million messages that wait, each differs from the others by its id and by t
 policy are those of thousands. A durable store has the messages, so the core keeps only what tells one from another, and
 makes the dependency anew when somebody asks: that is when the wait is over, or in trouble.
 
-A message with a key, a priority or times of its own is kept as a `Message` without its payload. Outlines have the same
-attributes, so nobody who decides has to know which of them a node has.
+A message with a key, a priority or times of its own is kept as a `Message` without its payload; one whose payload is a
+number or a short text is kept as it is. Outlines have the same attributes, so nobody who decides has to know which of
+them a node has.
 
 Rejected: everything that can be shared in one more object, for every message: a key or a time is seldom shared, and
 then there is an object more.
@@ -21,6 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from naviscope_spi import Dependency, DependsOn, Message, OnResource
 
 __all__ = ["Outline", "Outlines"]
+
+_SIZED: Final = frozenset((str, bytes))
+_SMALL: Final = 64
+"""How long a payload may be to be kept with its message: an outline would take as much room, and time to make."""
 
 _MAX_SHARED: Final = 4_096
 """How many policies are remembered to be shared. Who makes more of them than that has one for each message."""
@@ -99,6 +104,10 @@ class Outlines:
             like = self._like(only)
             if like is not None:
                 return Outline(message, only.name, like)
+        payload = message.payload
+        kind = type(payload)
+        if (kind is int or kind is float or (kind in _SIZED and len(payload) <= _SMALL)) and not message.headers:
+            return message
         return Outline(message, depends_on, None)
 
     def _like(self, wanted: OnResource) -> OnResource | None:

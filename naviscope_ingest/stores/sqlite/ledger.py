@@ -25,7 +25,7 @@ from naviscope_ingest._encoding import Scribe
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, STATE_COLUMNS, EpochRow, Held, State
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
-from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of, marks_of
+from naviscope_ingest.stores.sqlite.marks import COMMIT_FACTOR, Sums, Totals, commit_base, mark_of, marks_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.recent import Recent
 from naviscope_ingest.stores.sqlite.stages import DROPPED, Birth, Stage, Stages
@@ -414,12 +414,17 @@ class Ledger:
         found = fetch(self.connection, f"select mark from {table} where {_KEYS[table]}", key)  # noqa: S608
         return found[0][0] if found else None
 
-    def insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows of one table as they are hashed, with its name first; many with each statement."""
+    def insert(self, rows: Sequence[tuple[Any, ...]], marks: Sequence[int] | None = None) -> None:
+        """Insert rows of one table as they are hashed, with its name first; many with each statement.
+
+        Args:
+            rows: the rows.
+            marks: their hashes, if those are not the usual ones.
+        """
         if not rows:
             return
         table = rows[0][0]
-        marks = marks_of(rows)
+        marks = marks_of(rows) if marks is None else marks
         start = 0
         while start < len(rows):
             left = len(rows) - start
@@ -433,7 +438,17 @@ class Ledger:
             start += size
         self.sums.add(table, marks)
 
+    def insert_commits(self, epoch: int, seqs: Sequence[int]) -> None:
+        """Insert the ends of messages that committed and left nothing, all in one statement."""
+        places = apsw.carray(array("q", seqs))
+        self.connection.execute(_COMMITS, (places, epoch, commit_base(epoch)))
+        self.sums.add_commits(epoch, seqs)
 
+
+_COMMITS = (
+    f"insert into ends (seq, epoch, end, mark) select value, ?2, 0, value * {COMMIT_FACTOR} + ?3"  # noqa: S608 - ours
+    " from carray(?1)"
+)
 _KEYS = {
     "stages": "first = ?",
     "claims": "number = ?",

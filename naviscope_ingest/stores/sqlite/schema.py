@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import apsw
 
 from naviscope_ingest.stores.sqlite.errors import NewerFormat, NotAStore, OlderFormat, StoreCorrupt
-from naviscope_ingest.stores.sqlite.marks import mark_of, sum_as_bytes
+from naviscope_ingest.stores.sqlite.marks import commit_mark, mark_of, sum_as_bytes
 from naviscope_ingest.stores.sqlite.queries import fetch
 
 __all__ = ["APPLICATION_ID", "find_format", "load_scripts", "upgrade"]
@@ -79,7 +79,7 @@ def _functions(connection: apsw.Connection, path: str) -> Iterator[None]:
     def damaged(what: Any) -> NoReturn:  # noqa: ANN401 - what SQLite has
         raise StoreCorrupt(f"{path}: {what} does not match its hash, and is not upgraded: restore a backup")
 
-    scalars: dict[str, Callable[..., int]] = {"hash_1": mark_of, "damaged": damaged}
+    scalars: dict[str, Callable[..., int]] = {"hash_1": mark_of, "commit_hash_1": commit_mark, "damaged": damaged}
     for name, function in scalars.items():
         connection.create_scalar_function(name, function, deterministic=True)
     connection.create_aggregate_function("sum_1", _Sum, 1)

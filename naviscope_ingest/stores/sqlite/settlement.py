@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from attrs import define, field
 from naviscope_ingest._encoding import Content, decode_depends_on, encode_depends_on
 from naviscope_ingest.stores.sqlite.entries import EpochRow, Held
 from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.marks import commit_mark
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.recent import MessageRow
 from naviscope_ingest.stores.sqlite.rows import CODES, COMMITTED, DISCARDED, decode_options, encode_causes, ended_of
@@ -42,6 +42,8 @@ from naviscope_spi import (
 __all__ = ["settle"]
 
 _CANCELLED = CODES["cancelled"]
+# From how many messages of one epoch on a statement of their own is worth its while.
+_MANY = 8
 
 
 @define
@@ -155,13 +157,23 @@ def _commit(
 
 
 def _write_commits(ledger: Ledger, done: Mapping[Seq, int], values: Mapping[Seq, bytes]) -> None:
+    by_epoch: dict[int, list[Seq]] = {}
+    for seq, epoch in done.items():
+        seqs = by_epoch.get(epoch)
+        if seqs is None:
+            seqs = by_epoch[epoch] = []
+        seqs.append(seq)
+    rows: list[tuple[Any, ...]] = []
+    for number, seqs in by_epoch.items():
+        plain = [seq for seq in seqs if seq not in values] if values else seqs
+        if len(plain) >= _MANY:
+            ledger.insert_commits(number, plain)
+        else:
+            rows += [("ends", seq, number, COMMITTED, None, None, None) for seq in plain]
+        _epoch(ledger, number).unfinished -= len(seqs)
+    ledger.insert(rows, [commit_mark(row[1], row[2]) for row in rows])
     if values:
-        rows = [("ends", seq, epoch, COMMITTED, values.get(seq), None, None) for seq, epoch in done.items()]
-    else:
-        rows = [("ends", seq, epoch, COMMITTED, None, None, None) for seq, epoch in done.items()]
-    ledger.insert(rows)
-    for number, count in Counter(done.values()).items():
-        _epoch(ledger, number).unfinished -= count
+        ledger.insert([("ends", seq, done[seq], COMMITTED, values[seq], None, None) for seq in done if seq in values])
 
 
 def _epoch(ledger: Ledger, number: int) -> EpochRow:

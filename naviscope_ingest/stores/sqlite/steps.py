@@ -6,7 +6,7 @@ The rules are those of the store in memory. A step looks before it touches, so t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import apsw
@@ -363,20 +363,15 @@ class _Claim:
             known = self._epochs[number] = (_key(self._ledger, number), Held(self.number, number, 0, 0, False))
         return known
 
-    def take_recent(self, rows: Iterable[MessageRow]) -> None:
+    def take_recent(self, rows: Sequence[MessageRow]) -> None:
         """Claim messages that are remembered."""
-        read, claimed, held, token, epochs = (
-            self._ledger.scribe.read,
-            self.claimed,
-            self.held,
-            self._token,
-            self._epochs,
-        )
-        for _, seq, epoch, name, _, head, rest, codec, payload in rows:
+        claimed, held, token, epochs = self.claimed, self.held, self._token, self._epochs
+        messages = self._ledger.scribe.read_all([(row[3], row[5], row[6], row[7], row[8]) for row in rows])
+        for row, message in zip(rows, messages, strict=True):
+            seq, epoch = Seq(row[1]), row[2]
             key, fresh = epochs.get(epoch) or self._epoch(epoch)
-            place = Seq(seq)
-            claimed.append(Lease(place, key, read(name, head, rest, codec, payload), token))
-            held[place] = fresh
+            claimed.append(Lease(seq, key, message, token))
+            held[seq] = fresh
 
     def read(self, seqs: Sequence[Seq]) -> None:
         """Claim messages whose rows have to be read."""

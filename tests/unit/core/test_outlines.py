@@ -11,19 +11,20 @@ from naviscope_spi import Dependency, InvalidMessage, Message, Resource
 from tests.unit.core.desk import Desk
 
 ATTRIBUTES = ("id", "kind", "depends_on", "key", "priority", "not_before", "expires_at")
+LONG = b"payload" * 20
 RESOURCE = Dependency.resource("r", 3, external=True, otherwise="skip", timeout=7, on_unresolved="wait")
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Message("m", b"payload"),
-        Message("m", b"payload", "order", ["a", "b"]),
-        Message("m", b"payload", "order", [RESOURCE]),
-        Message("m", b"payload", "order", [RESOURCE, "a"]),
-        Message("m", b"payload", "order", [Dependency.any_of("a", Dependency.resource("s"))]),
-        Message("m", b"payload", "order", [RESOURCE], key="lane"),
-        Message("m", b"payload", priority=2, not_before=1.0, expires_at=2.0, headers={"trace": "x"}),
+        Message("m", LONG),
+        Message("m", LONG, "order", ["a", "b"]),
+        Message("m", LONG, "order", [RESOURCE]),
+        Message("m", LONG, "order", [RESOURCE, "a"]),
+        Message("m", LONG, "order", [Dependency.any_of("a", Dependency.resource("s"))]),
+        Message("m", LONG, "order", [RESOURCE], key="lane"),
+        Message("m", LONG, priority=2, not_before=1.0, expires_at=2.0, headers={"trace": "x"}),
     ],
     ids=repr,
 )
@@ -31,6 +32,16 @@ def test_an_outline_says_what_its_message_says(message):
     outline = Outlines().of(message)
     assert [getattr(outline, name) for name in ATTRIBUTES] == [getattr(message, name) for name in ATTRIBUTES]
     assert getattr(outline, "payload", None) is None
+
+
+@pytest.mark.parametrize("payload", [7, 1.5, "short", b"short"])
+def test_a_message_with_a_small_payload_is_its_own_outline(payload):
+    message = Message("m", payload, depends_on=["a"])
+    assert Outlines().of(message) is message
+    headed = Message("m", payload, depends_on=["a"], headers={"trace": "x"})
+    assert type(Outlines().of(headed)) is Outline
+    waiting = Message("m", payload, depends_on=[RESOURCE])
+    assert type(Outlines().of(waiting)) is Outline
 
 
 def test_outlines_that_wait_for_one_resource_share_the_policy():

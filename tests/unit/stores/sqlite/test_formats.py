@@ -66,6 +66,7 @@ async def test_an_older_format_that_is_only_read_is_refused(number, which, tmp_p
     [
         ("update epochs set name = 'forged' where number = 1", "epoch 1 does not match its hash"),
         ("update state set last_seq = 3", "the state row does not match its hash"),
+        ("update ends set epoch = 7 where seq = (select min(seq) from ends)", "place [0-9]+ does not match its hash"),
     ],
 )
 async def test_a_damaged_row_is_not_given_a_hash_that_fits(tmp_path, damage, named):
@@ -105,6 +106,6 @@ def test_functions_of_an_upgrade_are_gone_after_it():
     connection = apsw.Connection(":memory:")
     assert upgrade(connection, "x", load_scripts(), is_writable=True) is None
     assert upgrade(connection, "x", load_scripts(), is_writable=True) == FORMAT
-    for call in ("hash_1(1)", "sum_1(1)", "damaged('x')"):
+    for call in ("hash_1(1)", "commit_hash_1(1, 1)", "sum_1(1)", "damaged('x')"):
         with pytest.raises(apsw.SQLError, match="no such function"):
             connection.execute(f"select {call}")

@@ -1,6 +1,7 @@
 """Row hashes and sums: what they find, and that they are right after everything the store does."""
 
 import random
+import re
 from pathlib import Path
 
 import apsw
@@ -116,6 +117,32 @@ async def test_a_changed_message_is_not_handed_out(tmp_path):
         async with store.join("test") as session:
             with pytest.raises(StoreCorrupt, match="message 'a' at place 1"):
                 await store.pop_ready(session, seqs)
+
+
+async def test_commits_of_many_and_of_few_epochs_with_and_without_values_verify(tmp_path):
+    async with SqliteStore.open(tmp_path / "a.db") as store, store.join("test") as session:
+        wanted = []
+        for number, count in enumerate((1, 3, 8, 40)):
+            epoch = (await store.open_epoch(f"e{number}", EpochOptions())).key
+            wanted += (await store.put(epoch, [Message(f"m{n}", n) for n in range(count)])).accepted
+        leases = await store.pop_ready(session, wanted)
+        values = {lease.seq: b"left" for lease in leases[::3]}
+        settled = await store.settle(session, Settlement(leases, values=values))
+        assert not settled.refused
+        assert await store.verify() == []
+        ends = store._ledger.connection.execute("select count(*), count(value) from ends").fetchall()
+        assert ends == [(52, len(values))]
+
+
+@pytest.mark.parametrize("change", ["seq = 900 where seq = 9", "epoch = 2 where seq = 9", "end = 2 where seq = 9"])
+async def test_a_commit_that_was_changed_is_named(change, tmp_path):
+    async with SqliteStore.open(tmp_path / "a.db") as store, store.join("test") as session:
+        epoch = (await store.open_epoch("nightly", EpochOptions())).key
+        seqs = (await store.put(epoch, [Message(f"m{n}", n) for n in range(20)])).accepted
+        await store.settle(session, Settlement(await store.pop_ready(session, seqs)))
+        await store._read(lambda ledger: ledger.connection.execute(f"update ends set {change}"))
+        findings = await store.verify()
+    assert any(re.search("table ends, seq (9|900),.*does not match its hash", found) for found in findings), findings
 
 
 async def test_flipped_bits_are_found(tmp_path):
