@@ -6,6 +6,7 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
+from naviscope_ingest._core.limits import Cap, Rate
 from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
@@ -27,10 +28,11 @@ from naviscope_ingest.errors import (
     UnknownKind,
     UnknownMessage,
 )
-from naviscope_ingest.failures import ErrorKind
+from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
+from naviscope_ingest.policies import DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -48,10 +50,12 @@ from naviscope_spi import (
     EpochExists,
     EpochOptions,
     EpochSealed,
+    ErrorKind,
     Executed,
     Executor,
     Fatal,
     InvalidMessage,
+    MeasuresFailures,
     Message,
     Outcome,
     PayloadCodec,
@@ -70,6 +74,7 @@ from naviscope_spi import (
     SystemFailure,
     Transient,
     UnknownEpoch,
+    UnknownOption,
     task_key,
 )
 
@@ -77,14 +82,19 @@ __all__ = [
     "AttemptRecord",
     "BadOutcome",
     "BarrierPassed",
+    "Cap",
+    "Classified",
+    "Classifier",
     "Clock",
     "CommitBatch",
     "CommitSink",
     "ContractViolation",
     "DeadLetter",
+    "Decision",
     "Deferred",
     "DeferredStore",
     "Delivery",
+    "DeliveryMode",
     "Dependency",
     "EncodesOps",
     "Entry",
@@ -108,6 +118,8 @@ __all__ = [
     "IntakeHandle",
     "InternalError",
     "InvalidMessage",
+    "KindPolicy",
+    "MeasuresFailures",
     "MemoryBus",
     "MemorySink",
     "MemoryStore",
@@ -122,9 +134,11 @@ __all__ = [
     "PayloadNotEncodable",
     "Permanent",
     "PipelineBus",
+    "Rate",
     "Reason",
     "Recovery",
     "Resource",
+    "RetryPolicy",
     "RuntimeComponents",
     "RuntimeConfig",
     "RuntimeFailed",
@@ -147,6 +161,7 @@ __all__ = [
     "UnknownEpoch",
     "UnknownKind",
     "UnknownMessage",
+    "UnknownOption",
     "open_store",
     "task_key",
 ]

@@ -40,6 +40,8 @@ Content: TypeAlias = tuple[str, bytes, bytes | None, int, bytes]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+# Most heads name plain ids, and come back whole from one call.
+_decode_usual_head = msgspec.msgpack.Decoder(tuple[str, str | None, tuple[str, ...]]).decode
 _MAX_CACHED = 4_096
 _CODE = {OnMessage: "m", OnResource: "r", OnBarrier: "b", OnEpoch: "e", AnyOf: "a"}
 
@@ -158,12 +160,15 @@ class Scribe:
         Raises:
             InvalidMessage: a part of it cannot be encoded, or its payload is too large.
         """
-        codec, payload = self.write_payload(message.id, message.kind, message.payload)
-        if message.depends_on or message.key is not None:
-            head = _encode([message.kind, message.key, _plain(message.depends_on)])
+        name, kind, key, depends_on = message.id, message.kind, message.key, message.depends_on
+        codec, payload = self.write_payload(name, kind, message.payload)
+        if depends_on or key is not None:
+            head = _encode((kind, key, _plain(depends_on)))
         else:
-            head = self._plain_heads.get(message.kind) or self._plain_head(message.kind)
-        return message.id, head, self._rest(message), codec, payload
+            head = self._plain_heads.get(kind) or self._plain_head(kind)
+        if message.priority or message.headers or message.not_before is not None or message.expires_at is not None:
+            return name, head, self._rest(message), codec, payload
+        return name, head, None, codec, payload
 
     def _plain_head(self, kind: str) -> bytes:
         head = _encode([kind, None, []])
@@ -171,13 +176,11 @@ class Scribe:
             self._plain_heads[kind] = head
         return head
 
-    def _rest(self, message: Message[Any]) -> bytes | None:
-        headers = message.headers
-        if not headers and message.priority == 0 and message.not_before is None and message.expires_at is None:
-            return None
+    @staticmethod
+    def _rest(message: Message[Any]) -> bytes:
         times = (encodable_number(message.not_before), encodable_number(message.expires_at))
         try:
-            return _encode([message.priority, *times, dict(headers) or None])
+            return _encode([message.priority, *times, dict(message.headers) or None])
         except UnicodeEncodeError as exc:
             raise PayloadNotEncodable(message.kind, str(exc), field="headers", message_id=message.id) from exc
 
@@ -262,10 +265,13 @@ class Scribe:
     def _head(self, head: bytes) -> tuple[str, str | None, DependsOn]:
         known = self._heads.get(head)
         if known is None:
-            kind, key, plain = _decode(head)
-            known = (kind, key, tuple(_dependency(each) for each in plain))
+            try:
+                known = _decode_usual_head(head)
+            except msgspec.ValidationError:
+                kind, key, plain = _decode(head)
+                known = (kind, key, tuple(_dependency(each) for each in plain))
             # Messages that name neither key nor dependencies have one head for each kind; others seldom come again.
-            if not plain and key is None and len(self._heads) < _MAX_CACHED:
+            if not known[2] and known[1] is None and len(self._heads) < _MAX_CACHED:
                 self._heads[head] = known
         return known
 

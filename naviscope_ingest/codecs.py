@@ -56,7 +56,7 @@ class MsgspecCodec:
             data = self._encoder.encode(payload)
         except (TypeError, ValueError, OverflowError, RecursionError, UnicodeEncodeError) as exc:
             raise PayloadNotEncodable(kind, _hint(exc), field=_culprit(payload)) from exc
-        if _NOT_FINITE.search(data):
+        if b"\xcb" in data and _NOT_FINITE.search(data):
             _refuse_not_finite(kind, payload)
         decoder = self._decoders.get(kind)
         if decoder is None and self._is_plain:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from attrs import Attribute, field, frozen
+from attrs.validators import instance_of
 
+from naviscope_ingest._core.limits import Cap, Limit, Rate
+from naviscope_ingest.failures import Classifier
+from naviscope_ingest.policies import KindPolicy
 from naviscope_spi import (
     Clock,
     CommitSink,
@@ -23,6 +27,8 @@ __all__ = ["RuntimeComponents", "RuntimeConfig"]
 
 P = TypeVar("P")
 Op = TypeVar("Op")
+
+_LONGEST_NAME = 200
 
 
 @frozen(kw_only=True)
@@ -78,11 +84,49 @@ def _kinds(instance: object, attribute: Attribute[Any], value: Any) -> None:  # 
             )
 
 
+def _at_least_one_or_none(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        _at_least_one(instance, attribute, value)
+
+
+def _above_zero(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    _seconds(instance, attribute, value)
+    if not value:
+        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give seconds above 0")
+
+
+def _limits(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, Sequence) or not all(isinstance(each, Cap | Rate) for each in value):
+        raise ValueError(f'RuntimeConfig(limits={value!r:.80}): give a list of limits, such as [Cap(16, kind="http")]')
+    names = [each.name for each in value]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"RuntimeConfig(limits=...): two limits are called {name!r}; give one of the rates a label="
+            )
+
+
+def _name(instance: object, attribute: Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME:
+        raise ValueError(f"RuntimeConfig(name={value!r:.80}): give a name of at most {_LONGEST_NAME} characters")
+
+
+def _policies(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f'RuntimeConfig(kinds={value!r:.80}): give a mapping, such as {{"http": KindPolicy(timeout=30)}}'
+        )
+    for kind, policy in value.items():
+        if not isinstance(kind, str) or not isinstance(policy, KindPolicy):
+            raise ValueError(f"RuntimeConfig(kinds={{{kind!r:.80}: {policy!r:.80}}}): give each kind a KindPolicy")
+
+
 @frozen(kw_only=True)
 class RuntimeConfig:
     """How a runtime behaves.
 
     Attributes:
+        name: what the runtime is called, in the store and in dead letters: a host and a process, say.
         max_in_flight: how many messages may be started and not yet settled.
         commit_batch: how many outcomes go to the sink together at most.
         commit_linger: how long an outcome may wait for company while others are still running, in seconds.
@@ -94,13 +138,24 @@ class RuntimeConfig:
             say.
         stall_grace: how long they are left alone before that, in seconds.
         lanes: whether a message in retry blocks those of the same key, or lets them pass.
+        limits: how many messages may run at once, and how many may start in a time: `Cap` and `Rate`, by kind, by what
+            an expression finds in them, by both or by neither.
+        epoch_cap: how many messages of any one epoch may be started and not yet settled.
+        ageing: how many seconds of being ready are worth one priority, so that nothing waits for ever behind what is
+            urgent all the time.
         max_deferrals: how often one run of a message may be deferred.
         poison_threshold: how often the process may die while a message runs alone before that message ends dead.
+        poison_failures: how often a message may stop the runtime within `poison_window` before it ends dead.
+        poison_window: that time, in seconds.
+        kinds: how messages of a kind are run, for kinds that differ from the rest.
+        other_kinds: how messages of all other kinds are run.
+        classifier: says what errors mean.
         max_failures: how many failures a report lists.
         keep_reports: of how many completed epochs the report is kept.
         drain_timeout: how long `stop` waits for what is running, in seconds.
     """
 
+    name: str = field(default="runtime", validator=_name)
     max_in_flight: int = field(default=256, validator=_at_least_one)
     commit_batch: int = field(default=512, validator=_at_least_one)
     commit_linger: float = field(default=0.0, validator=_seconds)
@@ -111,8 +166,20 @@ class RuntimeConfig:
     on_unresolved: OnUnresolved = field(default="fail", validator=_one_of("fail", "run", "skip", "wait"))
     stall_grace: float = field(default=5.0, validator=_seconds)
     lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))
+    limits: Sequence[Limit] = field(default=(), validator=_limits)
+    epoch_cap: int | None = field(default=None, validator=_at_least_one_or_none)
+    ageing: float = field(default=60.0, validator=_above_zero)
     max_deferrals: int = field(default=100, validator=_at_least_one)
     poison_threshold: int = field(default=3, validator=_at_least_one)
+    poison_failures: int = field(default=5, validator=_at_least_one)
+    poison_window: float = field(default=60.0, validator=_seconds)
+    kinds: Mapping[str, KindPolicy] = field(factory=dict, validator=_policies)
+    other_kinds: KindPolicy = field(factory=KindPolicy, validator=instance_of(KindPolicy))
+    classifier: Classifier = field(factory=Classifier, validator=instance_of(Classifier))
     max_failures: int = field(default=100, validator=_at_least_one)
     keep_reports: int = field(default=10_000, validator=_at_least_one)
     drain_timeout: float = field(default=600.0, validator=_seconds)
+
+    def policy(self, kind: str) -> KindPolicy:
+        """Return how messages of a kind are run."""
+        return self.kinds.get(kind, self.other_kinds)

@@ -20,6 +20,7 @@ from naviscope_spi.errors import (
     StoreFailed,
     StoreRefused,
     UnknownEpoch,
+    UnknownOption,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ __all__ = [
     "UnknownEpoch",
     "UnknownKind",
     "UnknownMessage",
+    "UnknownOption",
 ]
 
 

@@ -11,16 +11,28 @@ Everything has a limit, so that a million messages that fail alike do not fill t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
 import msgspec
 from attrs import field, frozen
 
-from naviscope_ingest.failures import ErrorKind
+from naviscope_spi import ErrorKind
 
-__all__ = ["ORIGIN_HEADERS", "AttemptRecord", "DeadLetter", "fingerprint_of", "origin_of"]
+__all__ = [
+    "MAX_ATTEMPTS",
+    "MAX_CAUSES",
+    "MAX_STACK",
+    "MAX_TEXT",
+    "ORIGIN_HEADERS",
+    "AttemptRecord",
+    "DeadLetter",
+    "fingerprint_of",
+    "origin_of",
+    "printable",
+    "reason_of",
+]
 
 MAX_ATTEMPTS: Final = 10
 """How many attempts a letter lists: the last ones."""
@@ -159,12 +171,20 @@ def origin_of(headers: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in headers.items():
         if name.lower().startswith(ORIGIN_HEADERS):
-            found[name[:_MAX_HEADER]] = value[:_MAX_HEADER]
+            found[printable(name[:_MAX_HEADER])] = printable(value[:_MAX_HEADER])
             if len(found) == _MAX_ORIGIN:
                 break
     return found
 
 
-def last(attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:
-    """Return the attempts that a letter lists."""
-    return tuple(attempts[-MAX_ATTEMPTS:])
+def printable(text: str) -> str:
+    """Return text that can be written: halves of characters, which Python's strings may hold, are spelt out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def reason_of(kept: bytes | None) -> str:
+    """Return why a message ended, in one line, from what a store has kept with its end; never raises."""
+    try:
+        return DeadLetter.decode(kept).error
+    except ValueError as error:
+        return str(error)

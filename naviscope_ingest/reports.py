@@ -110,19 +110,27 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 @frozen
 class Recovery:
-    """What a runtime found in its store when it started.
+    """What a runtime found in its store when it started; or has found so far, while it starts.
 
     Attributes:
         epochs: epochs that have not completed.
         unfinished: messages that have not ended.
-        suspects: messages that were running when the last process died; they run first, one at a time.
+        recorded: messages whose outcomes were recorded, and are committed before anything runs.
+        suspects: messages that were running when the last process died; they run next, one at a time.
+        messages: how many messages were read, also such that had ended.
+        expected: how many there are to read; None if the store does not say.
         seconds: how long it took to read.
+        is_over: whether everything was read.
     """
 
     epochs: int = 0
     unfinished: int = 0
+    recorded: int = 0
     suspects: int = 0
+    messages: int = 0
+    expected: int | None = None
     seconds: float = 0.0
+    is_over: bool = False
 
 
 @frozen

@@ -72,6 +72,9 @@ class IngestRuntime(Generic[P, Op]):
             metrics: hooks for measurement.
             **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `codec`, how payloads
                 are stored, `max_payload` and `retain`.
+
+        Raises:
+            UnknownOption: the store has no such option.
         """
         async with open_store(url, **options) as store:
             components: RuntimeComponents[P, Op] = RuntimeComponents(
@@ -82,7 +85,7 @@ class IngestRuntime(Generic[P, Op]):
 
     @property
     def state(self) -> str:
-        """Created, running, draining, stopped or failed."""
+        """Created, starting, running, draining, stopped or failed."""
         return self._kernel.state
 
     async def run_forever(self, *, task_status: trio.TaskStatus[IntakeHandle[P]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -144,7 +147,7 @@ class IngestRuntime(Generic[P, Op]):
 
     @property
     def recovery(self) -> Recovery:
-        """What was found in the store when the runtime started."""
+        """What was found in the store when the runtime started. While it starts: what was found so far."""
         return self._kernel.recovery
 
     def statistics(self) -> Statistics:

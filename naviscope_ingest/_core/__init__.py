@@ -13,11 +13,13 @@ Plain synchronous classes: no await, clock, randomness or I/O. From the ground u
 from naviscope_ingest._core.core import Core, Refused
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.fold import Fold
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import COMMITTING, RUNNING, Node, State
 from naviscope_ingest._core.retry import RetryPolicy
 from naviscope_ingest._core.transitions import Decided, Decisions, EpochEvent
 
 __all__ = [
+    "COMMITTING",
+    "RUNNING",
     "Core",
     "Decided",
     "Decisions",

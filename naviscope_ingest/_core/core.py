@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
 from naviscope_ingest._core.lookout import Lookout
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import COMMITTING, ENDED, READY, RUNNING, WAITING, Node, State
 from naviscope_ingest._core.outlines import Outlines
 from naviscope_ingest._core.replay import closure, revive
 from naviscope_ingest._core.schedule import Schedule
@@ -55,6 +56,10 @@ class Core:
         lanes: whether a message in retry blocks its lane, or lets others pass.
         max_deferrals: how often one run of a message may be deferred.
         keeps_outlines: whether to keep of messages only what decisions need, for they are kept elsewhere.
+        ageing: how many seconds of being ready are worth one priority.
+
+    Attributes:
+        control: changes limits, pauses and weights.
     """
 
     def __init__(
@@ -65,14 +70,16 @@ class Core:
         stall_grace: float = 5.0,
         lanes: Literal["block", "pass"] = "block",
         max_deferrals: int = 100,
+        ageing: float = 60.0,
         keeps_outlines: bool = False,
     ) -> None:
-        self._transitions = Transitions(derives)
+        self._transitions = Transitions(derives, ageing)
         self._lookout = Lookout(self._transitions, stall_grace)
         self._on_unresolved: OnUnresolved = on_unresolved
         self._lanes_pass = lanes == "pass"
         self._max_deferrals = max_deferrals
         self._outlines = Outlines() if keeps_outlines else None
+        self.control = Control(self._transitions, self._outlines)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
         self._graph = self._transitions.graph
@@ -121,12 +128,12 @@ class Core:
         return self._epoch(number).live.get(message_id)
 
     def may_start(self, node: Node) -> bool:
-        """Tell whether a ready message could be taken now: its lane is free, and its turn has come."""
+        """Tell whether a ready message could be taken now: its lane and its gates are free."""
         if node.state is not State.READY:
             return False
         key = node.message.key
         lane = None if key is None else self.schedule.lanes.get(key)
-        return lane is None or lane.next() is node
+        return (lane is None or lane.next() is node) and not self.control.holds_of(node)
 
     @property
     def hands_over(self) -> bool:
@@ -271,7 +278,6 @@ class Core:
         is_over = epoch.verdict is not None and not self._graph.is_recovering
         late: list[Node] = []
         # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
-        ready = State.READY
         start: Callable[[Node], None] | None = None
         for seq, message in zip(seqs, messages, strict=True):
             if seq in nodes or message.id in live or message.id in epoch.done:
@@ -294,7 +300,7 @@ class Core:
             if message.key is None and not message.priority and message.not_before is None:
                 if start is None:
                     start = transitions.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 start(node)
             else:
                 transitions.make_ready(node)
@@ -343,20 +349,36 @@ class Core:
         Returns:
             Those that were not running any more, whose outcomes must not be handed over.
         """
-        now, nodes, running, committing = self._transitions.now, self._nodes, State.RUNNING, State.COMMITTING
+        now, nodes = self._transitions.now, self._nodes
         late: list[Seq] = []
         for seq in seqs:
             node = nodes.get(seq)
-            if node is not None and node.state is running:
-                node.state = committing
+            if node is not None and node.state is RUNNING:
+                node.state = COMMITTING
                 node.since = now
             else:
                 late.append(seq)
         return late
 
+    def record(self, seqs: Iterable[Seq]) -> None:
+        """Learn that the outcomes of messages are recorded: the sink may have them, so commit wins over cancel."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                self.claim([seq])
+                node.more().is_recorded = True
+
+    def disregard_records(self, seqs: Sequence[Seq]) -> None:
+        """Learn that recorded outcomes are of no use here: their messages have to run again."""
+        for seq in seqs:
+            node = self._nodes.get(seq)
+            if node is not None:
+                node.more().is_recorded = False
+        self.release(seqs)
+
     def commit(
         self,
-        seqs: Iterable[Seq],
+        seqs: Sequence[Seq],
         *,
         values: Mapping[Seq, bytes] | None = None,
         ready: Sequence[tuple[int, Resource]] = (),
@@ -377,48 +399,90 @@ class Core:
             self._accept(self._epoch(number), new, messages)
         if ready:
             self._transitions.provide(ready)
+        if values:
+            self._keep_values(values)
+        self._commit([node for seq in seqs if (node := self._nodes.get(seq)) is not None])
+        for fact, reason in ended:
+            self._end(fact, reason)
+        self._transitions.settle()
+
+    def commit_plain(self, nodes: Sequence[Node], now: float) -> bool:
+        """Learn at what time messages committed that bring nothing, as most do; return what `look` returns."""
+        transitions, graph = self._transitions, self._graph
+        transitions.now = now
+        self._commit(nodes)
+        if graph.freed or graph.disputed or graph.barriers or transitions.touched:
+            transitions.settle()
+        else:
+            transitions.is_changed = True
+        return self.look()
+
+    def _commit(self, committed: Sequence[Node]) -> None:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
-        now, is_ended, committing, touched = transitions.now, State.ENDED, State.COMMITTING, transitions.touched
-        tell, freed = graph.committed, graph.freed
-        for seq in seqs:
-            node = nodes.get(seq)
-            if node is None or node.state is is_ended:
+        now, freed, is_recovering = transitions.now, graph.freed, graph.is_recovering
+        last: EpochTracker | None = None
+        for node in committed:
+            if node.state is ENDED:
                 continue
-            del nodes[seq]
+            del nodes[node.seq]
             epoch, message = node.epoch, node.message
-            message_id = message.id
+            if epoch is not last:
+                if last is not None:
+                    transitions.touch(last)
+                last = epoch
             if (
-                node.state is committing
+                node.state is COMMITTING
                 and node.rare is None
                 and message.key is None
                 and message.expires_at is None
                 and epoch.kinds is None
             ):
                 # What `retire` would do for a message that is in nothing else.
-                node.state = is_ended
+                node.state = ENDED
                 node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
-            del epoch.live[message_id]
-            epoch.done.add(message_id)
+            del epoch.live[message.id]
+            epoch.done.add(message.id)
             epoch.ends["committed"] += 1
-            touched[epoch.number] = epoch
-            if values and seq in values:
-                epoch.values[message_id] = values[seq]
-                graph.hands_over = True
-            first = node.first
-            if first is not None:
-                first.missing = missing = first.missing - 1
+            child = node.first
+            if child is not None:
+                child.missing = missing = child.missing - 1
                 if not missing:
-                    freed.append(first)
+                    message = child.message
+                    if (
+                        freed
+                        or is_recovering
+                        or child.state is not WAITING
+                        or child.rare is not None
+                        or message.key is not None
+                        or message.priority
+                        or message.not_before is not None
+                    ):
+                        freed.append(child)
+                    else:
+                        # What `settle` would do for a plain message, of which a chain has one in every step.
+                        epoch.waiting -= 1
+                        child.state = READY
+                        child.since = now
+                        transitions.schedule.usual_queue(epoch)(child)
             if node.waiters:
-                tell(node.waiters)
-        for fact, reason in ended:
-            self._end(fact, reason)
-        transitions.settle()
+                graph.committed(node.waiters)
+        if transitions.schedule.slots:
+            transitions.schedule.free_all(node.seq for node in committed)
+        if last is not None and (last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet):
+            transitions.touch(last)
+
+    def _keep_values(self, values: Mapping[Seq, bytes]) -> None:
+        """Keep what messages that commit leave for their dependents."""
+        for seq, value in values.items():
+            node = self._nodes.get(seq)
+            if node is not None and node.state is not State.ENDED:
+                node.epoch.values[node.message.id] = value
+                self._graph.hands_over = True
 
     def end(self, fact: Ended, reason: str = "") -> None:
         """Learn that a message ended without committing."""
@@ -439,11 +503,12 @@ class Core:
         if node is None:
             return False
         rare = node.more()
+        rare.is_recorded = False
         rare.deferrals += 1
         spent = True
         fault = self._fault(node, depends_on)
         if fault is not None:
-            self._transitions.decide(node, "dead", fault)
+            self._transitions.decide(node, "dead", fault, kind="bug")
         elif not self._transitions.is_over(node):
             rare.added = (*rare.added, *depends_on)
             self.schedule.leave(node)
@@ -477,11 +542,14 @@ class Core:
         if node is None:
             return
         rare = node.more()
+        rare.is_recorded = False
         rare.attempts += spent
         if not self._transitions.is_over(node):
             rare.retry_at = at
             if self._lanes_pass:
                 self.schedule.leave(node)
+            else:
+                self.schedule.free(seq)
             self._transitions.delay(node, at)
             if at <= self.now:
                 self._transitions.start_again(node)
@@ -500,7 +568,7 @@ class Core:
     def cancel(self, seq: Seq) -> bool:
         """Cancel a message; return whether that had an effect. What is being committed is not cancelled."""
         node = self._nodes.get(seq)
-        if node is None or node.state in (State.COMMITTING, State.ENDED):
+        if node is None or node.state in (State.COMMITTING, State.ENDED) or node.is_recorded:
             return False
         self._transitions.end_together([node], "cancelled", "it was cancelled")
         self._transitions.settle()
@@ -575,6 +643,9 @@ class Core:
         return bool(decisions.ended or decisions.epochs or decisions.stop)
 
     def _fire(self, timer: Timer) -> None:
+        if timer.kind is TimerKind.GATE:
+            self.control.on_time(timer.number)
+            return
         if timer.kind is TimerKind.DEADLINE:
             epoch = self.epochs.get(timer.number)
             if epoch is not None and not epoch.is_completed and epoch.verdict is None:
@@ -585,14 +656,15 @@ class Core:
             self._graph.timed_out(node, timer.root)
         elif timer.kind is TimerKind.START:
             self._transitions.start_again(node)
-        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED):
+        elif node.state not in (State.RUNNING, State.COMMITTING, State.ENDED) and not node.is_recorded:
             self._transitions.decide(node, "expired", "its expires_at passed before it could run")
 
     # Decisions
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        return self._transitions.schedule.take(limit, self._transitions.now)
+        transitions = self._transitions
+        return transitions.schedule.take(limit, transitions.now)
 
     @property
     def has_decided(self) -> bool:

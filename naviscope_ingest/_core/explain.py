@@ -16,13 +16,28 @@ from attrs import frozen
 from naviscope_ingest._core.core import Core
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.nodes import Ghost, Node, State
-from naviscope_ingest._core.terms import Case, Gate, Term
+from naviscope_ingest._core.terms import Case, Group, Term
 from naviscope_spi import Dependency, End, OnBarrier, OnEpoch, OnResource, Seq
 
 __all__ = ["EpochExplanation", "MessageExplanation", "Reason", "ReasonKind", "explain_epoch", "explain_message"]
 
 ReasonKind: TypeAlias = Literal[
-    "dependency", "worse", "held", "timer", "lane", "queue", "running", "committing", "ended", "unsealed"
+    "dependency",
+    "worse",
+    "held",
+    "timer",
+    "lane",
+    "cap",
+    "rate",
+    "pause",
+    "breaker",
+    "retry-after",
+    "priority",
+    "queue",
+    "running",
+    "committing",
+    "ended",
+    "unsealed",
 ]
 
 _SHOWN = 20
@@ -35,12 +50,13 @@ class Reason:
 
     Attributes:
         kind: what sort of thing: an open dependency; a bad end that waits for a worse one; a parent that must be
-            replayed or discarded; a time; a lane; other ready messages; a worker; the sink; its end.
+            replayed or discarded; a time; a lane; a cap, a rate, a pause, an open breaker or a service that asked for
+            a pause; more urgent messages; other ready messages; a worker; the sink; its end.
         text: the reason in words.
         release: what would release it, in words.
         dependency: the dependency concerned, if any.
         blocker: the message concerned, if it is known.
-        until: the time concerned, if any.
+        until: the time concerned, if any: the earliest at which this reason can end.
     """
 
     kind: ReasonKind
@@ -158,6 +174,8 @@ def _general(reason: Reason) -> str:
         return f"waiting for {f'message {each!r}' if isinstance(each, str) else each.describe()}"
     if reason.kind == "timer":
         return "waiting for a time"
+    if reason.kind == "priority":
+        return "more urgent messages go first"
     return reason.text
 
 
@@ -174,7 +192,7 @@ class _Reasons:
         if node.state is State.DELAYED:
             return [self._delayed(node)]
         if node.state is State.READY:
-            return [self._ready(node)]
+            return list(self._ready(node))
         if node.state is State.RUNNING:
             return [Reason("running", "its executor runs", "the executor answers")]
         if node.state is State.COMMITTING:
@@ -240,11 +258,11 @@ class _Reasons:
         release = "replay or discard the dead letter"
         if root.timed_out:
             release = "it comes after all, or the message is cancelled"
-        elif isinstance(root, Gate):
+        elif isinstance(root, Group):
             release = "replay or discard the dead letters among them"
         elif isinstance(root.dependency, OnEpoch):
             release = "repair that epoch by a replay"
-        target = None if isinstance(root, Gate) else self._graph.target(root)
+        target = None if isinstance(root, Group) else self._graph.target(root)
         return Reason(
             "held",
             f"held: {root.complain()}",
@@ -260,16 +278,25 @@ class _Reasons:
         until = node.message.not_before
         return Reason("timer", f"it may not start before {until:.3f}", "that time comes", until=until)
 
-    def _ready(self, node: Node) -> Reason:
-        key = node.message.key
-        lane = None if key is None else self._core.schedule.lanes.get(key)
-        if lane is None or self._core.may_start(node):
-            return Reason("queue", "it is ready and waits for a worker", "a worker is free and its turn comes")
-        ahead = lane.holder or lane.head()
-        assert ahead is not None
-        return Reason(
-            "lane", f"its lane {key!r} is taken by message {ahead.id!r}", "that message ends", blocker=ahead.seq
-        )
+    def _ready(self, node: Node) -> Iterator[Reason]:
+        core, key = self._core, node.message.key
+        lane = None if key is None else core.schedule.lanes.get(key)
+        if lane is not None and lane.next() is not node:
+            ahead = lane.holder or lane.head()
+            assert ahead is not None
+            text = f"its lane {key!r} is taken by message {ahead.id!r}"
+            yield Reason("lane", text, "that message ends", blocker=ahead.seq)
+        holds = core.control.holds_of(node)
+        for hold in holds:
+            yield Reason(hold.kind, hold.text, hold.release, until=hold.until)
+        if holds or (lane is not None and lane.next() is not node):
+            return
+        urgent = core.schedule.most_urgent_before(node)
+        if urgent is not None:
+            text = f"messages of priority {urgent:g} go first; its own is {node.message.priority}"
+            yield Reason("priority", text, "they have started, or it has waited long enough")
+        else:
+            yield Reason("queue", "it is ready and waits for a worker", "a worker is free and its turn comes")
 
 
 def _children(node: Node | Ghost) -> Iterator[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from naviscope_ingest._core.core import Core
@@ -17,7 +18,9 @@ from naviscope_spi import (
     EpochRecord,
     FactBody,
     Leased,
+    Prepared,
     Provided,
+    RecoveryBegun,
     ResourceForgotten,
     Seq,
     SessionEnded,
@@ -54,6 +57,8 @@ class Fold:
                 core.end(fact)
             case Waits():
                 self._wait(fact)
+            case Prepared():
+                self._record(fact.seqs)
             case Provided():
                 core.provide(fact.resource, fact.epoch)
             case ResourceForgotten():
@@ -66,10 +71,19 @@ class Fold:
                 core.forget_epoch(fact.epoch.number)
             case SessionEnded():
                 core.release(self._leased.pop(fact.token, {}))
+            case RecoveryBegun():
+                pass
             case CaughtUp():
                 core.end_recovery()
             case _:
                 assert_never(fact)
+
+    def _record(self, seqs: Sequence[Seq]) -> None:
+        # The end of a session does not let them run again: what they came to is known.
+        for leased in self._leased.values():
+            for seq in seqs:
+                leased.pop(seq, None)
+        self._core.record(seqs)
 
     def _accept(self, fact: Accepted[Any]) -> None:
         # Timeouts count from acceptance, which may be long ago.

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 
 from naviscope_ingest._core.barriers import Barrier
 from naviscope_ingest._core.epochs import EpochTracker
-from naviscope_ingest._core.nodes import NEVER, Node, State, Waiter
+from naviscope_ingest._core.nodes import ENDED, NEVER, Node, State, Waiter
 from naviscope_ingest._core.resources import Resources, Scope
-from naviscope_ingest._core.terms import GO, LOST, Case, Gate, Said, Status, Term, policy_of, unresolved_word
+from naviscope_ingest._core.terms import GO, LOST, Case, Group, Said, Status, Term, policy_of, unresolved_word
 from naviscope_ingest._core.timers import TimerKind, Timers
 from naviscope_spi import AnyOf, Dependency, OnBarrier, OnEpoch, OnMessage, OnResource, Resource, Seq
 
@@ -69,7 +69,7 @@ class Graph:
             parent = live.get(dependency)
             if parent is None:
                 epoch.ghost(dependency).waiters.append(node)
-            elif parent.state is State.ENDED:
+            elif parent.state is ENDED:
                 self.open_case(node, node.message.depends_on, now)
                 return
             elif parent.waiters is not None:
@@ -130,15 +130,15 @@ class Graph:
         if wanted.timeout is not None:
             self._timers.drop(node.since + wanted.timeout, TimerKind.TIMEOUT, node.seq)
 
-    def _grow(self, case: Case, dependency: str | Dependency, up: Gate | None) -> Term:
+    def _grow(self, case: Case, dependency: str | Dependency, up: Group | None) -> Term:
         if isinstance(dependency, AnyOf):
-            gate = Gate(case, dependency, up)
+            group = Group(case, dependency, up)
             for member in dependency.members:
-                term = self._grow(case, member, gate)
-                gate.members.append(term)
-                gate.count(term, 1)
-            gate.status = gate.outcome()
-            return gate
+                term = self._grow(case, member, group)
+                group.members.append(term)
+                group.count(term, 1)
+            group.status = group.outcome()
+            return group
         term = Term(case, dependency, up)
         term.status = self._watch(term)
         return term
@@ -345,38 +345,38 @@ class Graph:
         """Give a leaf a new status and carry it up to its root."""
         if term.status == status or not term.is_live:
             return
-        gate = term.up
-        if gate is None:
+        group = term.up
+        if group is None:
             term.status = status
             self._reword(term)
             return
-        could_die = gate.can_die
-        gate.count(term, -1)
+        could_die = group.can_die
+        group.count(term, -1)
         term.status = status
-        gate.count(term, 1)
-        self._recount(gate, could_die)
-        root = root_of(gate)
+        group.count(term, 1)
+        self._recount(group, could_die)
+        root = root_of(group)
         if root.word == "hold":
             # The group may fail as before, but by other members: perhaps all of those were discarded.
             self._reword(root)
 
-    def _recount(self, gate: Gate, could_die: bool) -> None:
-        status = gate.outcome()
-        up = gate.up
+    def _recount(self, group: Group, could_die: bool) -> None:
+        status = group.outcome()
+        up = group.up
         if up is None:
-            if gate.status != status:
-                gate.status = status
-                self._reword(gate)
+            if group.status != status:
+                group.status = status
+                self._reword(group)
             return
-        if gate.status == status and (status is not None or could_die == (gate.deadly > 0)):
+        if group.status == status and (status is not None or could_die == (group.deadly > 0)):
             return
         up_could_die = up.can_die
         # Take out what this group counted as before. It may have been open and deadly then, and open and harmless now.
-        deadly, gate.deadly = gate.deadly, int(could_die)
-        up.count(gate, -1)
-        gate.deadly = deadly
-        gate.status = status
-        up.count(gate, 1)
+        deadly, group.deadly = group.deadly, int(could_die)
+        up.count(group, -1)
+        group.deadly = deadly
+        group.status = status
+        up.count(group, 1)
         self._recount(up, up_could_die)
 
     def _reword(self, root: Term) -> None:
@@ -415,7 +415,7 @@ class Graph:
 
     def _ended_targets(self, term: Term) -> Iterator[Node | EpochTracker]:
         """Yield the messages and epochs in a term that ended badly."""
-        if isinstance(term, Gate):
+        if isinstance(term, Group):
             for member in term.members:
                 yield from self._ended_targets(member)
         elif term.status not in (None, GO, LOST):

@@ -27,15 +27,17 @@ class Lane:
         holder: the message that has the lane.
         ticket: the number of the entry that stands for this lane in the schedule; older entries are void.
         offered: the priority of that entry; None when there is none.
+        offers: the message that was the head when the entry was made. Gates are those of the head.
     """
 
-    __slots__ = ("_by_priority", "_by_seq", "holder", "key", "offered", "ticket")
+    __slots__ = ("_by_priority", "_by_seq", "holder", "key", "offered", "offers", "ticket")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.holder: Node | None = None
         self.ticket = 0
         self.offered: int | None = None
+        self.offers: Node | None = None
         self._by_seq: list[tuple[Seq, Node]] = []
         self._by_priority: list[tuple[int, Seq, Node]] = []
 

@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from naviscope_ingest._core.epochs import EpochTracker
     from naviscope_ingest._core.terms import Case, Term
 
-__all__ = ["NEVER", "Ghost", "Node", "Rare", "State", "Waiter"]
+__all__ = [
+    "COMMITTING",
+    "ENDED",
+    "NEVER",
+    "READY",
+    "RUNNING",
+    "WAITING",
+    "Ghost",
+    "Node",
+    "Rare",
+    "State",
+    "Waiter",
+]
 
 
 class State(Enum):
@@ -39,6 +51,14 @@ class State(Enum):
     RUNNING = "running"
     COMMITTING = "committing"
     ENDED = "ended"
+
+
+# In Python 3.11 a look at a member of an enum costs as much as making an object. What runs for each message uses these.
+WAITING: Final = State.WAITING
+READY: Final = State.READY
+RUNNING: Final = State.RUNNING
+COMMITTING: Final = State.COMMITTING
+ENDED: Final = State.ENDED
 
 
 NEVER: Final = 1 << 62
@@ -68,7 +88,7 @@ class Node:
         self.seq = seq
         self.epoch = epoch
         self.message: Message[Any] | Outline = message
-        self.state = State.WAITING
+        self.state: State = WAITING
         self.end: End | None = None
         self.missing = 0
         self.first: Node | None = None
@@ -86,6 +106,11 @@ class Node:
     def run(self) -> int:
         """How often it was replayed."""
         return self.rare.run if self.rare is not None else 0
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its outcome is recorded, and may be with the sink: commit wins over whatever else would end it."""
+        return self.rare is not None and self.rare.is_recorded
 
     @property
     def expires_at(self) -> float | None:
@@ -136,6 +161,7 @@ class Rare:
         reason: why it ended, in words.
         discarded: whether its dead letter was discarded.
         has_outlived: whether it was replayed after it had expired.
+        is_recorded: whether a process before has recorded its outcome, which is to be handed to the sink again.
         unmet: dependencies that were passed although they are not satisfied.
         doomed_since: when it was first found that nothing alive can release it.
     """
@@ -150,6 +176,7 @@ class Rare:
     reason: str = ""
     discarded: bool = False
     has_outlived: bool = False
+    is_recorded: bool = False
     unmet: Sequence[str | Dependency] = ()
     doomed_since: float | None = None
 

@@ -14,7 +14,8 @@ then there is an object more.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from naviscope_spi import Dependency, DependsOn, Message, OnResource
@@ -41,11 +42,13 @@ class Outline:
         priority: int
         not_before: float | None
         expires_at: float | None
+        headers: Mapping[str, str]
     else:
         key = None
         priority = 0
         not_before = None
         expires_at = None
+        headers = MappingProxyType({})
 
     def __init__(self, message: Message[Any], waits_for: DependsOn | str, like: OnResource | None) -> None:
         self.id = message.id
@@ -71,9 +74,14 @@ class Outline:
 
 
 class Outlines:
-    """Makes outlines, which share what is equal."""
+    """Makes outlines, which share what is equal.
+
+    Attributes:
+        keeps_headers: whether headers are needed too, because a limit goes by them.
+    """
 
     def __init__(self) -> None:
+        self.keeps_headers = False
         self._shared: dict[object, OnResource] = {}
 
     def of(self, message: Message[Any]) -> Message[Any] | Outline:
@@ -83,8 +91,9 @@ class Outlines:
             or message.priority
             or message.not_before is not None
             or message.expires_at is not None
+            or (self.keeps_headers and message.headers)
         ):
-            return message.outline()
+            return message.outline(with_headers=self.keeps_headers)
         depends_on = message.depends_on
         if len(depends_on) == 1 and isinstance(only := depends_on[0], OnResource):
             like = self._like(only)

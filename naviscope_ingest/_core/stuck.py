@@ -36,7 +36,7 @@ from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph, root_of
 from naviscope_ingest._core.nodes import Node, State
-from naviscope_ingest._core.terms import Case, Gate, Term, unresolved_word
+from naviscope_ingest._core.terms import Case, Group, Term, unresolved_word
 from naviscope_spi import Dependency, OnBarrier, OnResource, Seq
 
 __all__ = ["Circle", "Findings", "Hope", "analyse"]
@@ -268,11 +268,11 @@ def _behind(epoch: EpochTracker, kind: str, watchers: dict[_Key, list[Term]]) ->
 def _stops(term: Term, stopped: set[int]) -> bool:
     """Note that a leaf waits for the barrier; tell whether its root, and so its message, does by now."""
     stopped.add(id(term))
-    gate = term.up
-    if gate is None:
+    group = term.up
+    if group is None:
         return True
-    left = sum(member.status is None and id(member) not in stopped for member in gate.members)
-    return gate.satisfied + left < gate.need and _stops(gate, stopped)
+    left = sum(member.status is None and id(member) not in stopped for member in group.members)
+    return group.satisfied + left < group.need and _stops(group, stopped)
 
 
 # What nothing alive can release
@@ -348,7 +348,7 @@ class _Doom:
 
     def _is_unresolvable(self, term: Term) -> bool:
         """Tell whether an open term waits for something that does not exist."""
-        if isinstance(term, Gate):
+        if isinstance(term, Group):
             left = sum(member.status is None and not self._is_unresolvable(member) for member in term.members)
             # One that cannot be reached anyway waits for a worse end, as long as a member can bring it.
             is_reachable = term.satisfied + term.open >= term.need

@@ -1,6 +1,6 @@
 """How the dependencies of one message stand: a case, with one term for each dependency.
 
-A term has a *status*: open, go, or the end its target came to. The term of a group (a `Gate`) counts its members. The
+A term has a *status*: open, go, or the end its target came to. The term of several (a `Group`) counts its members. The
 status of a root, one of the message's own dependencies, meets the policy and becomes a *word*: run, fail, cancel, skip
 or hold. The case counts words, so that judging takes a few comparisons however many dependencies there are.
 
@@ -32,7 +32,19 @@ if TYPE_CHECKING:
 
     from naviscope_ingest._core.nodes import Node
 
-__all__ = ["GO", "LOST", "Case", "Gate", "Said", "Status", "Term", "Verdict", "can_say", "policy_of", "unresolved_word"]
+__all__ = [
+    "GO",
+    "LOST",
+    "Case",
+    "Group",
+    "Said",
+    "Status",
+    "Term",
+    "Verdict",
+    "can_say",
+    "policy_of",
+    "unresolved_word",
+]
 
 GO: Final = "go"
 LOST: Final = "lost"
@@ -64,7 +76,7 @@ class Term:
 
     __slots__ = ("case", "dependency", "resolved", "status", "timed_out", "up", "word")
 
-    def __init__(self, case: Case, dependency: str | Dependency, up: Gate | None = None) -> None:
+    def __init__(self, case: Case, dependency: str | Dependency, up: Group | None = None) -> None:
         self.case = case
         self.up = up
         self.dependency = dependency
@@ -97,7 +109,7 @@ class Term:
             return f"nothing alive can bring {self.describe()}"
         if self.status == LOST:
             return f"{self.describe()} does not exist, and its epoch is completed"
-        if isinstance(self, Gate):
+        if isinstance(self, Group):
             return f"too many failed of {self.describe()}"
         return f"{self.describe()} ended {self.status}"
 
@@ -107,7 +119,7 @@ class Term:
         return f"message {dependency!r}" if isinstance(dependency, str) else dependency.describe()
 
 
-class Gate(Term):
+class Group(Term):
     """The term of a group: counts how its members stand.
 
     Attributes:
@@ -122,7 +134,7 @@ class Gate(Term):
 
     __slots__ = ("cancelled", "dead", "deadly", "members", "need", "open", "satisfied")
 
-    def __init__(self, case: Case, dependency: AnyOf, up: Gate | None = None) -> None:
+    def __init__(self, case: Case, dependency: AnyOf, up: Group | None = None) -> None:
         super().__init__(case, dependency, up)
         self.members: list[Term] = []
         self.need = dependency.at_least

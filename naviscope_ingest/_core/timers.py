@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 __all__ = ["Timer", "TimerKind", "Timers"]
 
 # Places in who is meant. The dependencies of a message are at most 100,000.
-_KIND: Final = 61
+_KIND: Final = 60
 _NUMBER: Final = 17
 _ROOT_MASK: Final = (1 << _NUMBER) - 1
 _NUMBER_MASK: Final = (1 << (_KIND - _NUMBER)) - 1
@@ -37,10 +37,14 @@ class TimerKind(IntEnum):
     EXPIRY = 1
     TIMEOUT = 2
     START = 3
+    GATE = 4
 
 
 class Timer(NamedTuple):
-    """One due time. `number` is the place of a message, or an epoch; `root` says which of its dependencies it is."""
+    """One due time.
+
+    `number` is the place of a message, or that of an epoch or a gate; `root` says which of its dependencies it is.
+    """
 
     when: float
     kind: TimerKind

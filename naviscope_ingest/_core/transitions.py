@@ -15,12 +15,12 @@ from attrs import define, field, frozen
 from naviscope_ingest._core.barriers import Barrier, Derivations
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
-from naviscope_ingest._core.nodes import Node, State
+from naviscope_ingest._core.nodes import READY, WAITING, Node, State
 from naviscope_ingest._core.resources import Scope
 from naviscope_ingest._core.schedule import Schedule
 from naviscope_ingest._core.terms import Case, Verdict
 from naviscope_ingest._core.timers import TimerKind, Timers
-from naviscope_spi import BadEnd, Dependency, Resource, Seq
+from naviscope_spi import BadEnd, Dependency, ErrorKind, Resource, Seq
 
 __all__ = ["Decided", "Decisions", "EpochEvent", "Transitions"]
 
@@ -29,13 +29,14 @@ _END_OF: dict[Verdict, BadEnd] = {"fail": "dead", "cancel": "cancelled", "skip":
 
 @frozen
 class Decided:
-    """The core ended a message."""
+    """The core ended a message. The kind of error is given if it is not what others did."""
 
     seq: Seq
     end: BadEnd
     causes: frozenset[Seq]
     epoch_causes: frozenset[int]
     reason: str
+    kind: ErrorKind | None = None
 
 
 @frozen
@@ -78,7 +79,7 @@ class Transitions:
         touched: epochs whose counts changed, by number; looked at by the next wave.
     """
 
-    def __init__(self, derives: Mapping[str, Collection[str]] | None) -> None:
+    def __init__(self, derives: Mapping[str, Collection[str]] | None, ageing: float) -> None:
         self.now = 0.0
         self.nodes: dict[Seq, Node] = {}
         self.epochs: dict[int, EpochTracker] = {}
@@ -86,7 +87,7 @@ class Transitions:
         self.derivations = Derivations(derives)
         self.timers = Timers()
         self.graph = Graph(self.timers)
-        self.schedule = Schedule()
+        self.schedule = Schedule(self.timers, ageing)
         self.decisions = Decisions()
         self.is_changed = False
         self.ended = 0
@@ -114,12 +115,12 @@ class Transitions:
 
     def _free(self) -> None:
         freed, self.graph.freed = self.graph.freed, []
-        waiting, ready, now = State.WAITING, State.READY, self.now
+        now = self.now
         last: EpochTracker | None = None
         start = freed.append
         for node in freed:
             # It may have been started and deferred since: facts of a recovery are judged at its end.
-            if node.state is not waiting or node.missing:
+            if node.state is not WAITING or node.missing:
                 continue
             epoch, message = node.epoch, node.message
             epoch.waiting -= 1
@@ -127,7 +128,7 @@ class Transitions:
                 # Most messages are plain, and go straight into the queue of their epoch.
                 if epoch is not last:
                     last, start = epoch, self.schedule.usual_queue(epoch)
-                node.state = ready
+                node.state = READY
                 node.since = now
                 start(node)
             else:
@@ -264,7 +265,7 @@ class Transitions:
 
     def is_over(self, node: Node) -> bool:
         """End a message that would run again although its time, or its epoch's, is over; tell whether it was."""
-        if self.graph.is_recovering:
+        if self.graph.is_recovering or node.is_recorded:
             # Later facts say whether it did run again. If not, its timer or the end of the recovery ends it.
             return False
         if node.epoch.verdict is not None:
@@ -278,7 +279,8 @@ class Transitions:
     def condemn(self, epoch: EpochTracker, end: BadEnd, reason: str) -> None:
         """End all that has not ended and is not being committed, and all that comes later."""
         epoch.verdict = end
-        self.end_together([node for node in epoch.pending() if node.state is not State.COMMITTING], end, reason)
+        pending = [node for node in epoch.pending() if node.state is not State.COMMITTING and not node.is_recorded]
+        self.end_together(pending, end, reason)
         self.touch(epoch)
 
     def end_together(self, nodes: Sequence[Node], end: BadEnd, reason: str) -> None:
@@ -298,9 +300,11 @@ class Transitions:
         reason: str,
         causes: frozenset[Seq] = frozenset(),
         epoch_causes: frozenset[int] = frozenset(),
+        *,
+        kind: ErrorKind | None = None,
     ) -> None:
         """End a message by a decision of the core. Its executor does not run, or has answered."""
-        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason))
+        self.decisions.ended.append(Decided(node.seq, end, causes, epoch_causes, reason, kind))
         self.end(node, end, reason, causes, epoch_causes)
 
     def end(
@@ -337,7 +341,7 @@ class Transitions:
         node.since = self.now
         epoch.unfinished -= 1
         self.ended += 1
-        if not is_waiting and node.message.key is not None:
+        if not is_waiting and (node.message.key is not None or self.schedule.slots):
             self.schedule.leave(node)
         if epoch.kinds is not None:
             epoch.count_kind(node, -1)

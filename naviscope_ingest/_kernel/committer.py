@@ -15,13 +15,14 @@ from naviscope_ingest._core import Core
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook
 from naviscope_ingest._kernel.inside import inside_for
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Batch, Planner, Rest, settlement_of
 from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeConfig
-from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, OnlyCommits, Seq, Settled, Settlement, Waits
+from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq, Settled, Settlement, Waits
 
 __all__ = ["Committer"]
 
@@ -33,6 +34,7 @@ class Committer:
         sink: where results become visible.
         core: is told what committed.
         planner: sorts answers.
+        judge: decides on attempts that failed.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
         book: is told what failed.
@@ -55,6 +57,7 @@ class Committer:
         sink: CommitSink[Any],
         core: Core,
         planner: Planner,
+        judge: Judge,
         membership: Membership,
         recorder: Recorder | None,
         book: EpochBook,
@@ -73,6 +76,8 @@ class Committer:
         self._inside = inside_for(sink, membership)
         self._core = core
         self._planner = planner
+        self._judge = judge
+        self._tried = judge.tried
         self._membership = membership
         self._recorder = recorder
         self._book = book
@@ -96,18 +101,16 @@ class Committer:
             outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
             if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
-            core, meter = self._core, self._meter
+            core, plan, is_measured = self._core, self._planner.plan, self._meter.is_on
+            commit = self._membership.commit_nowait
             while outbox:
                 answers = outbox[:size]
                 del outbox[:size]
-                batch = self._planner.plan(answers)
-                late = core.hand_to_sink(batch.seqs)
-                if late:
-                    batch.leave_out(late)
-                if self._recorder is not None and batch.entries:
-                    await self._record(batch, self._recorder)
+                batch = plan(answers)
                 if batch.entries and self._inside is None:
-                    started = meter.now() if meter.is_on else 0.0
+                    if self._recorder is not None:
+                        await self._record(batch, self._recorder)
+                    started = self._meter.now() if is_measured else 0.0
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
                     except Exception as error:
@@ -115,20 +118,25 @@ class Committer:
                     else:
                         if answer is not None:
                             check_answer(self._sink, answer)
-                    if meter.is_on:
-                        meter.sink_committed(len(batch.entries), started)
+                    if is_measured:
+                        self._meter.sink_committed(len(batch.entries), started)
+                if self._tried:
+                    self._forget_histories(batch)
                 if batch.rest is None and self._inside is None:
-                    await self._membership.write(OnlyCommits(batch.leases))
-                    core.tell_time(self._wall())
-                    core.commit(batch.seqs)
+                    if commit is not None:
+                        commit(batch.leases)
+                    else:
+                        await self._membership.write(Settlement(batch.leases))
+                    has_decided = core.commit_plain(batch.nodes, self._wall())
                 else:
                     await self._commit_rest(batch, batch.more())
+                    has_decided = core.look()
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)
                 self.batches += 1
-                if meter.is_on:
-                    meter.batch(batch, self._depths())
-                if core.look():
+                if is_measured:
+                    self._meter.batch(batch, self._depths())
+                if has_decided:
                     await self._carry_out()
                 if batch.rest is not None and batch.rest.fatal is not None:
                     raise batch.rest.fatal
@@ -137,7 +145,13 @@ class Committer:
 
     async def _commit_in_parts(self, batch: Batch, error: Exception) -> None:
         """Commit what the sink takes of a batch that failed; what it refuses ends dead."""
-        self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+        await self._drop_refused(batch, await commit_entries(self._sink, batch.entries, trio.sleep, error))
+
+    def _forget_histories(self, batch: Batch) -> None:
+        """Let go of what was tried before by messages that now commit."""
+        records = self._judge.forget([lease.seq for lease in batch.leases])
+        if records:
+            batch.more().records += records
 
     async def _record(self, batch: Batch, recorder: Recorder) -> None:
         """Tell the store what the sink is about to see, so that after a crash it sees the same again."""
@@ -152,6 +166,8 @@ class Committer:
 
     async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""
+        if rest.failed:
+            await self._judge.judge(batch)
         if rest.fatal is not None:
             # What is handed back must not be started again.
             self._fail(rest.fatal)
@@ -175,13 +191,14 @@ class Committer:
             )
             self._core.release(lease.seq for lease in spent)
 
-    def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
+    async def _drop_refused(self, batch: Batch, refused: dict[str, BaseException]) -> None:
         """Let messages end dead that the sink refuses."""
         names = {(entry.epoch.number, entry.message_id): refused.get(entry.task_key) for entry in batch.entries}
         for lease in tuple(batch.leases):
             error = names.get((lease.epoch.number, lease.message.id))
             if error is not None:
                 batch.drop(lease, error)
+        await self._judge.judge(batch)
 
     async def _stage(self, batch: Batch, rest: Rest) -> None:
         """Put large numbers of derived messages aside in chunks, so that no settlement grows too long."""
@@ -214,7 +231,7 @@ class Committer:
         ]
         self._count_known(batch, rest, settled)
         core.commit(
-            batch.seqs,
+            [lease.seq for lease in batch.leases],
             values=rest.values,
             ready=[
                 (lease.epoch.number, resource)
@@ -228,8 +245,6 @@ class Committer:
         for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-        if rest.handed_back:
-            core.release(lease.seq for lease in rest.handed_back)
 
     def _count_known(self, batch: Batch, rest: Rest, settled: Settled) -> None:
         """Count derived messages whose ids were known already. The first ones won."""

@@ -6,7 +6,7 @@ sink refuses some of it, the rest is settled in parts, each with its own effects
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -68,7 +68,9 @@ class Inside:
         self._sink = sink
         self._membership = membership
 
-    async def settle(self, batch: Batch, drop_refused: Callable[[Batch, dict[str, BaseException]], None]) -> Settled:
+    async def settle(
+        self, batch: Batch, drop_refused: Callable[[Batch, dict[str, BaseException]], Awaitable[None]]
+    ) -> Settled:
         """Settle a batch and apply it, in one step if the sink takes all of it.
 
         Args:
@@ -80,7 +82,7 @@ class Inside:
             await self._write(part, settlement_of(batch), CommitBatch(batch.entries))
         except _SinkFailed as failed:
             refused = await commit_entries(_InParts(self, part), batch.entries, trio.sleep, failed.error)
-            drop_refused(batch, refused)
+            await drop_refused(batch, refused)
             rest = settlement_of(batch, without=part.done)
             part.settled.append(await self._membership.write(rest))
         return Settled(part.settled[-1].position, [each for settled in part.settled for each in settled.accepted], ())

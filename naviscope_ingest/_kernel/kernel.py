@@ -21,6 +21,7 @@ from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.hints import Hints
+from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
@@ -28,8 +29,10 @@ from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.letters import reason_of
 from naviscope_ingest.reports import EpochReport, Recovery
 from naviscope_spi import (
+    Accepted,
     CaughtUp,
     ChecksMessages,
     Clock,
@@ -43,12 +46,15 @@ from naviscope_spi import (
     FactBody,
     Leased,
     Message,
+    Prepared,
     PutReceipt,
+    RecoveryBegun,
     Resource,
     Seq,
     SessionEnded,
     Settlement,
     SupportsRetention,
+    Waits,
 )
 
 __all__ = ["Kernel", "Statistics"]
@@ -60,6 +66,9 @@ _PRUNE_EVERY = 60.0
 
 _PRUNE_STEP = 1_000
 """How much it forgets in one step, so that no step holds up work."""
+
+_TELL_EVERY = 2.0
+"""How often a recovery says how far it is, in seconds."""
 
 _LONGEST_SLEEP = 60.0
 """A wall clock may jump, so the time is looked at every so often, in seconds."""
@@ -92,6 +101,39 @@ class Statistics:
     batches: int
 
 
+class _Found:
+    """What a recovery tells that the core does not keep.
+
+    Attributes:
+        fold: tells the core.
+        started: when it began, by the monotonic clock.
+        held: what sessions had leased, by their tokens.
+        recorded: messages whose outcomes are recorded.
+        messages: how many were told.
+        expected: how many will be.
+    """
+
+    def __init__(self, fold: Fold, started: float) -> None:
+        self.fold = fold
+        self.started = started
+        self.held: dict[int, list[Seq]] = {}
+        self.recorded: dict[Seq, None] = {}
+        self.messages = 0
+        self.expected: int | None = None
+
+    def take(self, fact: FactBody) -> None:
+        """Take a fact in."""
+        self.fold(fact)
+        if isinstance(fact, Accepted):
+            self.messages += len(fact.seqs)
+        elif isinstance(fact, Leased):
+            self.held.setdefault(fact.token, []).extend(fact.seqs)
+        elif isinstance(fact, Prepared):
+            self.recorded.update(dict.fromkeys(fact.seqs))
+        elif isinstance(fact, RecoveryBegun):
+            self.expected = fact.amount
+
+
 class Kernel:
     """Runs messages from a store through an executor into a sink."""
 
@@ -106,24 +148,29 @@ class Kernel:
             stall_grace=config.stall_grace,
             lanes=config.lanes,
             max_deferrals=config.max_deferrals,
+            ageing=config.ageing,
             # A durable store has the messages; one in memory keeps them for as long as the core does.
             keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
-        self.recovery = Recovery()
+        self._found: _Found | None = None
+        self._recovery: Recovery | None = None
         self.state = "created"
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
+        # Messages that a recovery found in retry.
+        self._delayed: list[Seq] = []
         self._is_deciding = False
         self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self._wakes_at: float | None = None
-        self._membership = Membership(store)
+        self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
         executor = components.executor
         self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe)
+        self._recalls = recorder is not None
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
@@ -137,12 +184,19 @@ class Kernel:
             spawn=self._spawn,
             on_rest=self._on_rest,
         )
+        self._judge = Judge(
+            core=self.core,
+            config=config,
+            membership=self._membership,
+            now=clock.wall,
+            chance=random.random,
+            meter=self._meter,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(
-                self.core, store.info.store_id, clock.wall, random.random, refuser_for(scribe, self._check)
-            ),
+            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            judge=self._judge,
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -153,6 +207,11 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        for limit in config.limits:
+            self.core.control.put(limit)
+        if config.epoch_cap is not None:
+            self.core.control.cap_epochs(config.epoch_cap)
+        self._regulate()
 
     # Life
 
@@ -162,9 +221,9 @@ class Kernel:
         self.state = "starting"
         try:
             # Before joining, which ends the session of a process that died: what it was running is told only now.
-            fold, held = await self._recover()
+            found = await self._recover()
             async with self._membership.joined():
-                self._begin(fold, held)
+                await self._begin(found)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     self.state = "running"
@@ -218,57 +277,103 @@ class Kernel:
             self._error = error
             self.state = "failed"
 
-    async def _recover(self) -> tuple[Fold, dict[int, list[Seq]]]:
-        """Learn everything that the store has kept; return what sessions had leased, by their tokens."""
-        fold = Fold(self.core)
-        held: dict[int, list[Seq]] = {}
-        started = self.clock.monotonic()
+    async def _recover(self) -> _Found:
+        """Learn everything that the store has kept."""
+        started = told = self.clock.monotonic()
+        found = self._found = _Found(Fold(self.core), started)
         facts = self.store.facts(None)
         async for batch in facts:
             self.core.tell_time(self.clock.wall())
             for fact in batch:
-                fold(fact.body)
-                if isinstance(fact.body, Leased):
-                    held.setdefault(fact.body.token, []).extend(fact.body.seqs)
-                else:
-                    self._note_recovered(fact.body)
+                found.take(fact.body)
+                self._note_recovered(fact.body)
             if isinstance(batch[-1].body, CaughtUp):
                 break
+            now = self.clock.monotonic()
+            if now - told >= _TELL_EVERY:
+                told = now
+                self._tell_progress()
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
+        self._recovery = self._summary(found, is_over=True)
+        return found
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was found in the store, so far."""
+        return self._recovery or (Recovery() if self._found is None else self._summary(self._found, is_over=False))
+
+    def _summary(self, found: _Found, *, is_over: bool) -> Recovery:
         left = [epoch for epoch in self.core.epochs.values() if not epoch.is_completed]
-        self.recovery = Recovery(
+        return Recovery(
             epochs=len(left),
             unfinished=sum(epoch.unfinished for epoch in left),
-            suspects=sum(map(len, held.values())),
-            seconds=self.clock.monotonic() - started,
+            recorded=len(found.recorded) if self._recalls else 0,
+            suspects=sum(map(len, self._suspects(found))),
+            messages=found.messages,
+            expected=found.expected,
+            seconds=self.clock.monotonic() - found.started,
+            is_over=is_over,
         )
-        return fold, held
 
-    def _begin(self, fold: Fold, held: Mapping[int, Sequence[Seq]]) -> None:
-        """Take over from the sessions that were before."""
-        for token, seqs in held.items():
-            fold(SessionEnded(token, clean=False))
-            self._workers.suspect(seqs)
-        self.core.advance(self.clock.wall())
+    def _suspects(self, found: _Found) -> list[list[Seq]]:
+        """Return what was running when sessions ended. A message whose outcome is recorded was not, any more."""
+        settled = found.recorded if self._recalls else {}
+        return [[seq for seq in seqs if seq not in settled] for seqs in found.held.values()]
+
+    def _tell_progress(self) -> None:
+        """Say how far a long recovery is."""
         found = self.recovery
-        if found.unfinished or found.epochs:
+        of = "" if found.expected is None else f" of {found.expected:,}"
+        _log.info(
+            "recovering: %s%s messages read in %.0f s",
+            f"{found.messages:,}",
+            of,
+            found.seconds,
+            extra={"messages": found.messages, "expected": found.expected, "seconds": found.seconds},
+        )
+
+    async def _begin(self, found: _Found) -> None:
+        """Take over from the sessions that were before."""
+        for token in found.held:
+            found.fold(SessionEnded(token, clean=False))
+        if not self._recalls:
+            self.core.disregard_records(list(found.recorded))
+        self.core.advance(self.clock.wall())
+        self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
+        self._delayed.clear()
+        for seqs in self._suspects(found):
+            self._workers.suspect(seqs)
+        seen = self.recovery
+        if seen.unfinished or seen.epochs:
             _log.info(
-                "recovered %d unfinished messages of %d epochs in %.1f s; %d were running when the last process ended",
-                found.unfinished,
-                found.epochs,
-                found.seconds,
-                found.suspects,
-                extra={"unfinished": found.unfinished, "epochs": found.epochs, "suspects": found.suspects},
+                "recovered %d unfinished messages of %d epochs in %.1f s; the outcomes of %d were recorded, and %d "
+                "were running when the last process ended",
+                seen.unfinished,
+                seen.epochs,
+                seen.seconds,
+                seen.recorded,
+                seen.suspects,
+                extra={
+                    "unfinished": seen.unfinished,
+                    "epochs": seen.epochs,
+                    "recorded": seen.recorded,
+                    "suspects": seen.suspects,
+                    "seconds": seen.seconds,
+                },
             )
+        await self._workers.recall(list(found.recorded))
 
     def _note_recovered(self, fact: FactBody) -> None:
         """Put into the book what the core does not keep."""
         if isinstance(fact, EpochOpened | EpochMarked):
             self.book.open(fact.record)
+        elif isinstance(fact, Waits):
+            if fact.not_before is not None:
+                self._delayed.append(fact.seq)
         elif isinstance(fact, Ended):
             node = self.core.node(fact.seq)
             if node is not None and node.end is not None:
-                error = "" if fact.letter is None else fact.letter.decode()
+                error = reason_of(fact.letter)
                 node.more().reason = error
                 self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
 
@@ -323,7 +428,8 @@ class Kernel:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
-        return not self._workers.in_flight and not self._is_deciding and not self.core.schedule.has_ready()
+        schedule = self.core.schedule
+        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -474,6 +580,18 @@ class Kernel:
             self._wakes_at = due
             self._alarm.set()
 
+    def _regulate(self) -> None:
+        """Let workers ask what may start at the present time, once limits go by it."""
+        if self.core.control.is_on:
+            self._workers.take = self._take_in_time
+
+    def _take_in_time(self, limit: int) -> list[Seq]:
+        self.core.tell_time(self.clock.wall())
+        taken = self.core.take(limit)
+        # What was parked now waits for a time, and whoever asked may be busy until long after it.
+        self._set_alarm()
+        return taken
+
     # Who is woken
 
     def _wake(self) -> None:
@@ -519,17 +637,10 @@ class Kernel:
             for event in decisions.epochs
             if event.event == "completed"
         }
+        ended, records = await self._judge.ends(decisions.ended)
         settlement: Settlement[Any] = Settlement(
-            ended=[
-                Ended(
-                    each.seq,
-                    each.end,
-                    tuple(sorted(each.causes)),
-                    tuple(sorted(each.epoch_causes)),
-                    each.reason.encode() or None,
-                )
-                for each in decisions.ended
-            ],
+            ended=ended,
+            records=records,
             epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
         )
         await self._membership.write(settlement)

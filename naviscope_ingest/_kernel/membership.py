@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from naviscope_spi import DeferredStore, Lease, Seq, Session, Settled, Settlement, SupportsColocation
+from naviscope_spi import AnswersAtOnce, DeferredStore, Lease, Seq, Session, Settled, Settlement, SupportsColocation
 
 __all__ = ["Membership"]
 
@@ -21,20 +21,26 @@ class Membership:
 
     Args:
         store: the store.
+        name: what the runtime is called.
 
     Attributes:
         lease: claims messages.
         write: settles, even if we are being cancelled: the sink has applied it, or the core has decided it.
+        lease_nowait: claims messages from a store that answers at once; None for one that does not.
+        commit_nowait: settles messages that bring nothing in such a store.
 
-    These two are called for every batch, which may be one message: what they return is awaited by the caller, without a
+    These are called for every batch, which may be one message: what they return is awaited by the caller, without a
     call or a coroutine of their own around it.
     """
 
     lease: Callable[[Sequence[Seq]], Awaitable[Sequence[Lease[Any]]]]
     write: Callable[[Settlement[Any]], Awaitable[Settled]]
+    lease_nowait: Callable[[Sequence[Seq]], Sequence[Lease[Any]]] | None = None
+    commit_nowait: Callable[[Sequence[Lease[Any]]], Sequence[Seq]] | None = None
 
-    def __init__(self, store: DeferredStore[Any]) -> None:
+    def __init__(self, store: DeferredStore[Any], name: str) -> None:
         self.store = store
+        self._name = name
         self._session: Session | None = None
         # A store in memory answers in the step in which it acts: there is nothing to shield, and a scope costs as much
         # as settling.
@@ -43,14 +49,22 @@ class Membership:
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member for as long as the block lasts."""
-        async with self.store.join("runtime") as session:
+        async with self.store.join(self._name) as session:
             self._session = session
             self.lease = partial(self.store.pop_ready, session)
             self.write = self._write if self._waits else partial(self.store.settle, session)
+            if isinstance(self.store, AnswersAtOnce) and _means_both(type(self.store)):
+                self.lease_nowait = partial(self.store.pop_ready_nowait, session)
+                self.commit_nowait = partial(self.store.commit_nowait, session)
             try:
                 yield
             finally:
                 self._session = None
+
+    @property
+    def worker(self) -> str:
+        """The name of the runtime and its session, for those who look for what it did."""
+        return self._name if self._session is None else f"{self._name} {self._session.token}"
 
     async def _write(self, settlement: Settlement[Any]) -> Settled:
         assert self._session is not None
@@ -80,6 +94,19 @@ class Membership:
         """Notice a cancellation that came while the store was asked, now that the core knows the answer."""
         if self._waits:
             await trio.lowlevel.checkpoint_if_cancelled()
+
+
+def _means_both(store: type) -> bool:
+    """Tell whether the forms that do not wait do what the others do.
+
+    A subclass, or a wrapper, that changes only the one that waits wants that one to be called.
+    """
+    names = ("pop_ready_nowait", "pop_ready"), ("commit_nowait", "settle")
+    return all(_depth(store, nowait) <= _depth(store, waiting) for nowait, waiting in names)
+
+
+def _depth(store: type, method: str) -> int:
+    return next((depth for depth, each in enumerate(store.__mro__) if method in vars(each)), len(store.__mro__))
 
 
 async def _whole(call: Awaitable[T]) -> T:

@@ -8,7 +8,7 @@ from typing import Any
 
 from naviscope_ingest._core import Core, Decided
 from naviscope_ingest._kernel.outcomes import Batch
-from naviscope_spi import Clock, EpochKey, PutReceipt, RuntimeMetrics
+from naviscope_spi import Clock, EpochKey, ErrorKind, MeasuresFailures, PutReceipt, RuntimeMetrics
 
 __all__ = ["Meter"]
 
@@ -28,6 +28,7 @@ class Meter:
     def __init__(self, metrics: RuntimeMetrics | None, clock: Clock, core: Core) -> None:
         self.is_on = metrics is not None
         self._metrics: Any = metrics
+        self._failures = metrics if isinstance(metrics, MeasuresFailures) else None
         self._clock = clock
         self._core = core
         # By kind: how many were executed since the last commit, and how long that took.
@@ -62,6 +63,11 @@ class Meter:
         if self.is_on:
             nodes = ((each.end, self._core.node(each.seq)) for each in decided)
             self._ended(Counter((end, node.message.kind) for end, node in nodes if node is not None))
+
+    def failed(self, kind: str, error_kind: ErrorKind) -> None:
+        """Tell of an attempt that failed."""
+        if self._failures is not None:
+            self._failures.attempt_failed(kind, error_kind)
 
     def epoch(self, key: EpochKey, state: str) -> None:
         """Tell what became of an epoch."""

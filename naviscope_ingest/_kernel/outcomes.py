@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from naviscope_ingest._core import Core, RetryPolicy, State
+from naviscope_ingest._core import COMMITTING, RUNNING, Core, Node
 from naviscope_ingest.errors import BadOutcome, BarrierPassed
+from naviscope_ingest.letters import MAX_TEXT, printable
 from naviscope_spi import (
     Deferred,
     Derived,
@@ -24,23 +25,46 @@ from naviscope_spi import (
     Lease,
     Message,
     Permanent,
+    Record,
     Resource,
     Seq,
     Settlement,
     Skipped,
     SystemFailure,
-    Transient,
     Waits,
 )
 
-__all__ = ["Answer", "Batch", "Planner", "Raised", "Rest", "describe_error", "settlement_of", "shown"]
+__all__ = ["Answer", "Batch", "Failed", "Planner", "Raised", "Rest", "describe_error", "settlement_of", "shown"]
 
 
 @frozen
 class Raised:
-    """An executor raised instead of answering."""
+    """An executor raised instead of answering.
+
+    Attributes:
+        error: what it raised.
+        is_alone: whether it was working on this one message and no other.
+    """
 
     error: Exception
+    is_alone: bool = True
+
+
+@frozen
+class Failed:
+    """An attempt that did not work.
+
+    Attributes:
+        lease: of the message.
+        error: what went wrong.
+        is_final: whether that ends the message, whatever the error means elsewhere.
+        is_alone: whether the executor was working on this one message and no other.
+    """
+
+    lease: Lease[Any]
+    error: BaseException
+    is_final: bool = False
+    is_alone: bool = True
 
 
 Answer: TypeAlias = tuple[Lease[Any], Any]
@@ -53,23 +77,25 @@ class Rest:
     Attributes:
         derived: what messages bring, by parent.
         values: what they leave for their dependents.
-        ended: messages that end otherwise, with the error in words.
+        failed: attempts that did not work and were not judged yet.
+        ended: messages that end otherwise, with the reason in words.
         waits: messages that go on.
         deferred: those of them that were deferred.
+        records: keys and values that go with it.
         fatal: the error that stops the runtime, if one was raised.
-        handed_back: messages that are run again.
     """
 
-    __slots__ = ("deferred", "derived", "ended", "fatal", "handed_back", "values", "waits")
+    __slots__ = ("deferred", "derived", "ended", "failed", "fatal", "records", "values", "waits")
 
     def __init__(self) -> None:
         self.derived: dict[Seq, Derived[Any]] = {}
         self.values: dict[Seq, bytes] = {}
+        self.failed: list[Failed] = []
         self.ended: list[tuple[Lease[Any], Ended, str]] = []
         self.waits: list[Waits] = []
         self.deferred: list[tuple[Lease[Any], Deferred]] = []
+        self.records: list[Record] = []
         self.fatal: SystemFailure | None = None
-        self.handed_back: list[Lease[Any]] = []
 
 
 class Batch:
@@ -77,16 +103,16 @@ class Batch:
 
     Attributes:
         leases: messages that will commit.
-        seqs: their places.
+        nodes: the same, as the core knows them.
         entries: their ops, for those that have any.
         rest: what else; None for most batches.
     """
 
-    __slots__ = ("entries", "leases", "rest", "seqs")
+    __slots__ = ("entries", "leases", "nodes", "rest")
 
     def __init__(self) -> None:
         self.leases: list[Lease[Any]] = []
-        self.seqs: list[Seq] = []
+        self.nodes: list[Node] = []
         self.entries: list[Entry[Any]] = []
         self.rest: Rest | None = None
 
@@ -97,10 +123,10 @@ class Batch:
         return self.rest
 
     def leave_out(self, seqs: Collection[Seq]) -> None:
-        """Leave out messages that were ended while their outcome waited here."""
+        """Leave out messages whose outcomes do not count any more."""
         gone = [(lease.epoch.number, lease.message.id) for lease in self.leases if lease.seq in seqs]
         self.leases = [lease for lease in self.leases if lease.seq not in seqs]
-        self.seqs = [lease.seq for lease in self.leases]
+        self.nodes = [node for node in self.nodes if node.seq not in seqs]
         self.entries = [entry for entry in self.entries if (entry.epoch.number, entry.message_id) not in gone]
         for seq in seqs:
             self._forget(seq)
@@ -108,9 +134,9 @@ class Batch:
     def drop(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message that was about to commit end dead instead."""
         self.leases.remove(lease)
-        self.seqs.remove(lease.seq)
+        self.nodes = [node for node in self.nodes if node.seq != lease.seq]
         self._forget(lease.seq)
-        self.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+        self.more().failed.append(Failed(lease, error, is_final=True))
 
     def refuse(self, lease: Lease[Any], error: BaseException) -> None:
         """Let a message end dead instead, before the sink has seen it."""
@@ -147,14 +173,11 @@ def settlement_of(
     return Settlement(
         committed=leases,
         values=values,
-        ended=[evolve(ended, letter=error.encode() or None) for _, ended, error in rest.ended],
-        waits=[*rest.waits, *map(_handed_back, rest.handed_back)],
+        ended=[ended for _, ended, _ in rest.ended],
+        waits=rest.waits,
         derived=derived,
+        records=rest.records,
     )
-
-
-def _handed_back(lease: Lease[Any]) -> Waits:
-    return Waits(lease.seq, None, None, lease.attempt, lease.run)
 
 
 class Planner:
@@ -163,8 +186,6 @@ class Planner:
     Args:
         core: knows which messages are still running, and which barriers have opened.
         store_id: the first part of every task key.
-        now: wall-clock time.
-        chance: random numbers from 0 to 1, for retries.
         write: writes a message as the store will, and raises if it cannot; None if the store takes everything.
     """
 
@@ -172,33 +193,33 @@ class Planner:
         self,
         core: Core,
         store_id: str,
-        now: Callable[[], float],
-        chance: Callable[[], float],
         write: Callable[[Message[Any]], object] | None = None,
     ) -> None:
         self._core = core
         self._store_id = store_id
-        self._now = now
-        self._chance = chance
         self._write = write
-        self._retry = RetryPolicy()
 
     def plan(self, answers: Sequence[Answer]) -> Batch:
-        """Sort answers. What does not commit is left out if its message was ended meanwhile."""
+        """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
-        leases, seqs, entries, store_id = batch.leases, batch.seqs, batch.entries, self._store_id
+        leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
+        find, now = self._core.node, self._core.now
         for lease, outcome in answers:
+            node = find(lease.seq)
+            if node is None or node.state is not RUNNING:
+                continue
             if type(outcome) is not Executed:
-                node = self._core.node(lease.seq)
-                if node is not None and node.state is State.RUNNING:
-                    self._plan_other(batch, lease, outcome)
+                self._plan_other(batch, lease, outcome)
                 continue
             if (outcome.derived or outcome.ready or outcome.value is not None) and not self._brings(
                 batch, lease, outcome
             ):
                 continue
+            # As `hand_to_sink` does, in the same pass.
+            node.state = COMMITTING
+            node.since = now
             leases.append(lease)
-            seqs.append(lease.seq)
+            nodes.append(node)
             if outcome.ops:
                 message, epoch = lease.message, lease.epoch
                 name = message.id
@@ -208,8 +229,6 @@ class Planner:
 
     def _brings(self, batch: Batch, lease: Lease[Any], outcome: Executed[Any, Any]) -> bool:
         """Take in what a message derives, provides and leaves; tell whether it may."""
-        if self._core.node(lease.seq) is None:
-            return False
         error: Exception | None
         derived: list[Message[Any]] = []
         ready: list[Resource] = []
@@ -225,7 +244,7 @@ class Planner:
             passed = self._core.barrier_passed(lease.seq, derived)
             error = None if passed is None else BarrierPassed(lease.message.kind, passed)
         if error is not None:
-            batch.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+            batch.more().failed.append(Failed(lease, error, is_final=True))
             return False
         if derived or ready:
             batch.more().derived[lease.seq] = Derived(lease.seq, derived, 0, ready)
@@ -235,35 +254,24 @@ class Planner:
 
     def _plan_other(self, batch: Batch, lease: Lease[Any], outcome: object) -> None:
         if isinstance(outcome, Skipped):
-            batch.more().ended.append((lease, Ended(lease.seq, "skipped"), outcome.reason))
+            reason = printable(outcome.reason)
+            batch.more().ended.append((lease, Ended(lease.seq, "skipped", letter=reason.encode() or None), reason))
         elif isinstance(outcome, Deferred):
             batch.more().waits.append(Waits(lease.seq, outcome.depends_on, None, lease.attempt, lease.run))
             batch.more().deferred.append((lease, outcome))
         elif isinstance(outcome, Raised):
-            self._plan_error(batch, lease, outcome.error)
+            batch.more().failed.append(Failed(lease, outcome.error, is_alone=outcome.is_alone))
         elif isinstance(outcome, Fatal):
             error = outcome.error
-            text = describe_error(Permanent(error) if isinstance(error, str) else error)
-            batch.more().ended.append((lease, Ended(lease.seq, "dead"), text))
+            batch.more().failed.append(
+                Failed(lease, Permanent(error) if isinstance(error, str) else error, is_final=True)
+            )
         else:
             wrong = BadOutcome(
                 f"the executor answered {shown(outcome)} for message {lease.message.id!r}: "
                 "return Executed, Deferred, Skipped or Fatal"
             )
-            self._plan_error(batch, lease, wrong)
-
-    def _plan_error(self, batch: Batch, lease: Lease[Any], error: Exception) -> None:
-        if isinstance(error, SystemFailure):
-            batch.more().fatal = batch.more().fatal or error
-            batch.more().handed_back.append(lease)
-            return
-        if isinstance(error, Transient):
-            spent = lease.attempt + (error.retry_after is None)
-            delay = self._retry.delay(spent, 0.0, self._chance(), error.retry_after)
-            if delay is not None:
-                batch.more().waits.append(Waits(lease.seq, None, self._now() + delay, spent, lease.run))
-                return
-        batch.more().ended.append((lease, Ended(lease.seq, "dead"), describe_error(error)))
+            batch.more().failed.append(Failed(lease, wrong, is_final=True))
 
 
 def _unstorable(derived: Iterable[Message[Any]], write: Callable[[Message[Any]], object]) -> BadOutcome | None:
@@ -284,12 +292,12 @@ def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None
 
 
 def describe_error(error: BaseException) -> str:
-    """Put an error into one line."""
+    """Put an error into words that can be stored."""
     try:
         text = str(error)
     except Exception:
         text = "an error that cannot be printed"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return printable(f"{type(error).__name__}: {text}"[:MAX_TEXT] if text else type(error).__name__)
 
 
 def shown(value: object) -> str:

@@ -69,6 +69,7 @@ class Workers:
         outbox: what executors have answered.
         in_flight: how many messages were started and not yet settled.
         executed: how many attempts were answered.
+        take: says what may start.
         committer: who empties the outbox.
     """
 
@@ -91,6 +92,7 @@ class Workers:
         self.outbox: list[Answer] = []
         self.in_flight = 0
         self.executed = 0
+        self.take = core.take
         self._executor = executor
         self._runs_batches = isinstance(executor, SupportsBatch)
         self._core = core
@@ -115,6 +117,8 @@ class Workers:
         # Messages that were running when the last process died, any of which may have killed it.
         self._suspects: deque[Seq] = deque()
         self._is_trying = False
+        # Those of them that could not run alone at once, because their lane is held by a retry: they do so later.
+        self._late_suspects: dict[Seq, None] = {}
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -169,15 +173,20 @@ class Workers:
             await self._try_suspect()
             return
         # Written as one coroutine: in a chain all of this is done for every message.
-        ring, levels, take = self._ring, self._levels, self._core.take
+        ring, levels, take = self._ring, self._levels, self.take
         has_committed = False
         while True:
             room = self._most - self.in_flight
             if room > 0 and (ring or levels) and self.may_start:
                 seqs = take(room)
+                if self._late_suspects:
+                    seqs = self._without_suspects(seqs)
+                    if self._suspects and not seqs:
+                        return
                 if seqs and self._hints is None:
                     self.in_flight += len(seqs)
-                    leases = await self._membership.lease(seqs)
+                    claim = self._membership.lease_nowait
+                    leases = await self._membership.lease(seqs) if claim is None else claim(seqs)
                     self.in_flight -= len(seqs) - len(leases)
                     self._work.extend(leases if self._recorder is None else self._recall(leases, self._recorder))
                     return
@@ -194,6 +203,14 @@ class Workers:
     def suspect(self, seqs: Iterable[Seq]) -> None:
         """Run these messages first, each with nothing beside it: if one kills this process too, it is known which."""
         self._suspects.extend(seqs)
+
+    async def recall(self, seqs: Sequence[Seq]) -> None:
+        """Answer for messages whose outcomes were recorded before a crash, before anything is run."""
+        if not seqs or self._recorder is None:
+            return
+        leases = await self._membership.lease(seqs)
+        self.in_flight += len(leases)
+        self._work.extend(self._recall(leases, self._recorder))
 
     async def _try_suspect(self) -> None:
         if self.outbox and not self.committer.is_busy:
@@ -217,8 +234,23 @@ class Workers:
                 for lease in leases if self._recorder is None else self._recall(leases, self._recorder):
                     self._begin(lease)
                 return
-            # It ended, or waits for its retry: when it runs, it is one of many.
+            if node is not None and self._core.control.waits_for_time(node):
+                # The others wait with it: they must not run beside it.
+                await self._sleep()
+                return
             self._suspects.popleft()
+            if self._core.is_unfinished(seq):
+                self._late_suspects[seq] = None
+
+    def _without_suspects(self, seqs: Sequence[Seq]) -> list[Seq]:
+        """Put back the suspects among messages that may start: now they can run alone. Return the others."""
+        suspects = [seq for seq in seqs if seq in self._late_suspects]
+        self._late_suspects = {
+            seq: None for seq in self._late_suspects if seq not in suspects and self._core.is_unfinished(seq)
+        }
+        self._core.release(suspects)
+        self._suspects.extend(suspects)
+        return [seq for seq in seqs if seq not in suspects]
 
     def _begin(self, lease: Lease[Any]) -> None:
         """Let a message run, unless it has killed too many processes."""
@@ -226,7 +258,9 @@ class Workers:
             self._work.append(lease)
             return
         name = lease.message.id
-        error = Permanent(f"message {name!r} ran alone each of the {lease.crashes} times that the process died")
+        error = Permanent(
+            f"message {name!r} ran alone each of the {lease.crashes} times that the process died", error_kind="poison"
+        )
         self.outbox.append((lease, Raised(error)))
 
     def _recall(self, leases: Sequence[Lease[Any]], recorder: Recorder) -> Sequence[Lease[Any]]:
@@ -386,7 +420,7 @@ class Workers:
                 )
         except Exception as error:
             if isinstance(error, SystemFailure) or len(leases) == 1:
-                return [Raised(error)] * len(leases)
+                return [Raised(error, is_alone=len(leases) == 1)] * len(leases)
             half = len(leases) // 2
             return [*await self._execute_batch(leases[:half]), *await self._execute_batch(leases[half:])]
         return answers

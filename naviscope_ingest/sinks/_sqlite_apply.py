@@ -7,7 +7,8 @@ one by one, each in a savepoint, to learn which of them are to blame. SQL that u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from operator import length_hint
+from typing import Any, Final, Protocol
 
 import apsw
 
@@ -53,8 +54,6 @@ _PERMITTED: Final = frozenset(
 _OPS: Final = (Insert, Upsert, Delete, Execute)
 _VETTED: Final = 1_000
 
-_Bindings: TypeAlias = "list[tuple[Entry[SqlOp], Any]]"
-
 
 class RunsSql(Protocol):
     """The transaction of a store that guards it."""
@@ -87,11 +86,11 @@ class Writer:
     def write(self, connection: apsw.Connection, entries: Sequence[Entry[SqlOp]]) -> None:
         """Apply all ops in order. If it raises, some may be applied: roll back."""
         reader = _Reader()
-        for sql, bindings, is_own in reader.grouped(entries):
-            if is_own and sql not in self._vetted:
-                self._vet(connection, sql, bindings[0][1])
-                del bindings[0]
-            reader.run(connection, sql, bindings)
+        for run in reader.runs(entries):
+            is_new = run.is_own and run.sql not in self._vetted
+            if is_new:
+                self._vet(connection, run.sql, run.bindings[0])
+            reader.do(connection, run, int(is_new))
         if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
             # It would fail at COMMIT, when nobody can tell any more whose it is.
             raise Permanent("FOREIGN KEY constraint failed: the row that is referred to does not exist")
@@ -137,8 +136,8 @@ class Writer:
             return
         reader = _Reader()
         try:
-            for sql, bindings, _ in reader.grouped(entries):
-                reader.run(transaction, sql, bindings)
+            for run in reader.runs(entries):
+                reader.do(transaction, run)
         except Exception as error:
             if is_about_the_system(error) or reader.at is None:
                 raise
@@ -207,6 +206,25 @@ def _is_ours(table: str) -> bool:
     return is_reserved(table) and not table.lower().startswith("sqlite_")
 
 
+class _Run:
+    """Neighbours that use the same statement.
+
+    Attributes:
+        sql: the statement.
+        is_own: whether a user wrote it.
+        bindings: what is bound to it, each time.
+        entries: whose that is.
+    """
+
+    __slots__ = ("bindings", "entries", "is_own", "sql")
+
+    def __init__(self, sql: str, *, is_own: bool) -> None:
+        self.sql = sql
+        self.is_own = is_own
+        self.bindings: list[Any] = []
+        self.entries: list[Entry[SqlOp]] = []
+
+
 class _Reader:
     """Reads the ops of entries, and knows at which entry it is.
 
@@ -217,41 +235,50 @@ class _Reader:
     def __init__(self) -> None:
         self.at: Entry[SqlOp] | None = None
 
-    def grouped(self, entries: Sequence[Entry[SqlOp]]) -> Iterator[tuple[str, _Bindings, bool]]:
-        """Yield each statement with the parameters of all neighbours that use it, and whether a user wrote it."""
-        last: str | None = None
-        bindings: _Bindings = []
-        is_own = False
+    def runs(self, entries: Sequence[Entry[SqlOp]]) -> Iterator[_Run]:
+        """Yield each statement with what is bound to it by all neighbours that use it."""
+        run: _Run | None = None
+        # Most ops insert into the table of their neighbour: those are told by table and columns, and not by their SQL.
+        table: str | None = None
+        columns: tuple[str, ...] = ()
         for entry in entries:
             self.at = entry
             for op in entry.ops:
+                if type(op) is Insert and op.table == table and tuple(op.row) == columns:
+                    assert run is not None
+                    run.bindings.append(tuple(op.row.values()))
+                    run.entries.append(entry)
+                    continue
                 if not isinstance(op, _OPS):
                     raise Permanent(f"op {op!r:.80}: SqliteSink takes Insert, Upsert, Delete and Execute")
                 sql, parameters = op.statement()
-                if sql != last:
-                    if last is not None:
-                        yield last, bindings, is_own
+                if run is None or sql != run.sql:
+                    if run is not None:
+                        yield run
                         self.at = entry
-                    last, bindings, is_own = sql, [], type(op) is Execute
-                bindings.append((entry, parameters))
-        if last is not None:
-            yield last, bindings, is_own
+                    run = _Run(sql, is_own=type(op) is Execute)
+                    table, columns = (op.table, tuple(op.row)) if type(op) is Insert else (None, ())
+                run.bindings.append(parameters)
+                run.entries.append(entry)
+        if run is not None:
+            yield run
 
-    def run(self, connection: RunsSql | apsw.Connection, sql: str, bindings: _Bindings) -> None:
+    def do(self, connection: RunsSql | apsw.Connection, run: _Run, start: int = 0) -> None:
         """Run one text with each of the parameters, to the last row."""
+        bindings = run.bindings[start:] if start else run.bindings
         if len(bindings) > 1:
-            # A guarded transaction answers None.
-            for _ in connection.executemany(sql, self._passing(bindings)) or ():
-                pass
+            left = iter(bindings)
+            try:
+                # A guarded transaction answers None.
+                for _ in connection.executemany(run.sql, left) or ():
+                    pass
+            finally:
+                # The driver takes the next parameters when it is done with the last.
+                self.at = run.entries[start + max(len(bindings) - length_hint(left), 1) - 1]
         elif bindings:
-            self.at = bindings[0][0]
-            for _ in connection.execute(sql, bindings[0][1]):
+            self.at = run.entries[-1]
+            for _ in connection.execute(run.sql, bindings[0]):
                 pass
-
-    def _passing(self, bindings: _Bindings) -> Iterator[Any]:
-        for entry, parameters in bindings:
-            self.at = entry
-            yield parameters
 
 
 def _explained(error: BaseException) -> BaseException:

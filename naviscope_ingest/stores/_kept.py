@@ -26,6 +26,7 @@ from naviscope_spi import (
     Lease,
     Leased,
     Message,
+    Prepared,
     Resource,
     Seq,
     Waits,
@@ -187,6 +188,8 @@ class KeptEpoch:
                 yield waits
             if lease is not None:
                 yield Leased([seq], lease.token)
+            if now is not None and now.prepared is not None and now.ended is None:
+                yield Prepared([seq])
             if now is not None and now.ended is not None:
                 yield now.ended
 

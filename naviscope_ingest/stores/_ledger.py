@@ -4,7 +4,7 @@ Nothing here waits. Trio switches tasks at checkpoints only, so a synchronous me
 is protected from KeyboardInterrupt, which could otherwise tear it. Steps look before they touch: what can be refused is
 refused before anything is changed.
 
-The hot path is `settle` with a few hundred committed leases. It touches two dictionaries per message and makes facts
+The hot path is `commit` with one lease or a few hundred. It touches two dictionaries per message and makes facts
 only if somebody reads. Leases are not indexed by session: there is one session at a time, and all of them are its own.
 
 A message leaves `_live` when it commits, so that `_live` is what can still be claimed, ended or replayed. It stays with
@@ -43,6 +43,7 @@ from naviscope_spi import (
     Leased,
     Message,
     Position,
+    Prepared,
     Provided,
     PutReceipt,
     Record,
@@ -269,7 +270,9 @@ class Ledger(Generic[P]):
             held[seq] = lease
             leases.append(lease)
         if leases:
-            self._tell([Leased([lease.seq for lease in leases], token)] if self._feed.readers else ())
+            self._feed.position += 1  # type: ignore[assignment]  # as `advance` does
+            if self._feed.readers:
+                self._feed.publish([Leased([lease.seq for lease in leases], token)])
         return leases
 
     @_atomic
@@ -302,27 +305,33 @@ class Ledger(Generic[P]):
         return len(forgotten)
 
     @_atomic
+    def commit(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
+        """Commit messages that bring nothing, as most do; return those that are refused."""
+        if session is not self._session:
+            session = self._current(session)
+        if self._feed.readers or self._staged:
+            return self.settle(session, Settlement(leases)).refused
+        live, held, progress = self._live, self._leases, self._progress
+        refused: list[Seq] = []
+        for lease in leases:
+            seq = lease.seq
+            mine = held.get(seq)
+            if mine is not lease and (mine is None or not is_same_claim(mine, lease)):
+                refused.append(seq)
+                continue
+            del held[seq]
+            live.pop(seq).unfinished -= 1
+            if progress:
+                progress.pop(seq, None)
+        if len(refused) != len(leases):
+            self._feed.advance()
+        return refused
+
+    @_atomic
     def settle(self, session: Session, settlement: Settlement[P]) -> Settled:
         """Apply a settlement."""
         if session is not self._session:
             session = self._current(session)
-        if settlement.only_commits and not self._feed.readers and not self._staged:
-            # Commits that bring nothing and that nobody reads of, as most settlements are.
-            live, held, progress = self._live, self._leases, self._progress
-            refused: list[Seq] = []
-            for lease in settlement.committed:
-                seq = lease.seq
-                mine = held.get(seq)
-                if mine is not lease and (mine is None or not is_same_claim(mine, lease)):
-                    refused.append(seq)
-                    continue
-                del held[seq]
-                live.pop(seq).unfinished -= 1
-                if progress:
-                    progress.pop(seq, None)
-            feed = self._feed
-            has_changed = len(refused) != len(settlement.committed)
-            return Settled(feed.advance() if has_changed else feed.position, (), refused)
         leads = session.fence is not None
         _check_parents(settlement)
         step = _Step(is_heard=bool(self._feed.readers))
@@ -410,6 +419,7 @@ class Ledger(Generic[P]):
         elif self._advance(seq).prepared != outcome:
             self._advance(seq).prepared = outcome
             step.has_changed = True
+            step.fates.append(Prepared([seq]))
 
     def _derive(self, step: _Step, derived: Iterable[Derived[P]], parents: Mapping[Seq, KeptEpoch]) -> None:
         for each in derived:

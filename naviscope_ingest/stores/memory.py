@@ -35,6 +35,9 @@ __all__ = ["MemoryStore", "StoreStatistics", "open_memory"]
 
 P = TypeVar("P")
 
+KEEP_REPORTS = 10_000
+"""Of how many completed epochs a store keeps the report."""
+
 
 class MemoryStore(Generic[P]):
     """Keeps messages, epochs, resources and records for as long as it lives.
@@ -52,7 +55,9 @@ class MemoryStore(Generic[P]):
         clock: where wall-clock time comes from.
     """
 
-    def __init__(self, *, keep_reports: int = 10_000, store_id: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, *, keep_reports: int = KEEP_REPORTS, store_id: str | None = None, clock: Clock | None = None
+    ) -> None:
         if keep_reports < 1:
             raise ValueError(f"keep_reports={keep_reports}: keep at least one report")
         if store_id is not None and (not store_id or ":" in store_id):
@@ -141,6 +146,14 @@ class MemoryStore(Generic[P]):
         """
         return self._ledger.settle(session, settlement)
 
+    def pop_ready_nowait(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
+        """Claim messages, as `pop_ready` does."""
+        return self._ledger.pop_ready(session, seqs)
+
+    def commit_nowait(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
+        """Commit messages that bring nothing, as `settle` does; return those that were refused."""
+        return self._ledger.commit(session, leases)
+
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:
         """Provide resources globally. Versions only grow: a lower one changes nothing."""
         await trio.lowlevel.checkpoint()
@@ -174,16 +187,20 @@ class MemoryStore(Generic[P]):
 
 
 @asynccontextmanager
-async def open_memory(place: str, **options: Any) -> AsyncIterator[MemoryStore[Any]]:  # noqa: ANN401 - as of MemoryStore
+async def open_memory(
+    place: str, *, keep_reports: int = KEEP_REPORTS, store_id: str | None = None, clock: Clock | None = None
+) -> AsyncIterator[MemoryStore[Any]]:
     """Make a new store, for the URL `memory://`.
 
     Args:
         place: the URL without its scheme and colon.
-        **options: as of `MemoryStore`.
+        keep_reports: as of `MemoryStore`.
+        store_id: so too.
+        clock: so too.
 
     Raises:
         ValueError: the URL names a place: there is none.
     """
     if place != "//":
         raise ValueError(f"memory:{place}: a store in memory has no place; write memory://")
-    yield MemoryStore(**options)
+    yield MemoryStore(keep_reports=keep_reports, store_id=store_id, clock=clock)

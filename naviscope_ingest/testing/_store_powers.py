@@ -9,11 +9,14 @@ from naviscope_ingest.testing._promises import Promise
 from naviscope_ingest.testing._store_trial import StoreTrial, is_durable
 from naviscope_ingest.testing._view import content
 from naviscope_spi import (
+    AnswersAtOnce,
     Dependency,
     Ended,
     PartlyRefused,
     Record,
     Resource,
+    Session,
+    SessionLost,
     Settlement,
     SupportsColocation,
     SupportsRecords,
@@ -25,6 +28,30 @@ from naviscope_spi import (
 __all__ = ["POWER_PROMISES"]
 
 _LONG_AGO, _FAR_AHEAD = 0.0, 1e12
+
+
+async def steps_that_do_not_wait_are_the_same_steps(trial: StoreTrial) -> None:
+    """`pop_ready_nowait` and `commit_nowait` claim, commit and refuse as `pop_ready` and `settle` do."""
+    store = trial.store
+    assert isinstance(store, AnswersAtOnce)
+    epoch = await trial.epoch()
+    a, b, c = await trial.put(epoch, "a", "b", "c")
+    async with trial.join() as session:
+        leases = list(store.pop_ready_nowait(session, [b, a]))
+        trial.equal([lease.seq for lease in leases], [b, a], "claimed, in order")
+        trial.equal(list(await store.pop_ready(session, [a, b])), [], "claimed again")
+        trial.equal(list(store.commit_nowait(session, leases[:1])), [], "refused")
+        trial.equal(list(store.commit_nowait(session, leases)), [b], "refused the second time")
+        await trial.settle(session, Settlement(committed=leases), refused=[b, a])
+        (third,) = await trial.claim(session, [c])
+        await trial.settle(session, Settlement(waits=[Waits(c)]))
+        trial.equal(list(store.commit_nowait(session, [third])), [c], "refused without a live lease")
+    trial.equal((await trial.view()).unfinished, {c}, "unfinished messages")
+    await trial.raises(SessionLost, lambda: _at_once(store, session), "a claim of a session that left")
+
+
+async def _at_once(store: AnswersAtOnce[Any], session: Session) -> object:
+    return store.pop_ready_nowait(session, [])
 
 
 async def records_are_read_back(trial: StoreTrial) -> None:
@@ -190,6 +217,7 @@ def _supports(power: type) -> Any:  # noqa: ANN401 - a predicate for any trial
 
 
 POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
+    Promise(steps_that_do_not_wait_are_the_same_steps, when=_supports(AnswersAtOnce)),
     Promise(records_are_read_back, when=_supports(SupportsRecords)),
     Promise(records_ride_with_what_counts, when=_supports(SupportsRecords)),
     Promise(pruning_forgets_completed_epochs, when=_supports(SupportsRetention)),

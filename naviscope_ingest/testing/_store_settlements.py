@@ -203,6 +203,8 @@ async def a_recorded_outcome_comes_back(trial: StoreTrial) -> None:
     async with trial.join() as session:
         await trial.claim(session, [a])
         await trial.settle(session, Settlement(prepared={a: b"\x00outcome"}))
+        trial.equal((await trial.view()).prepared, {a}, "prepared, as a recovery tells it")
+    trial.equal((await trial.view()).prepared, {a}, "prepared, as a recovery tells it after the session left")
     async with trial.join() as session:
         (lease,) = await trial.claim(session, [a])
         trial.equal(lease.prepared, b"\x00outcome", "after the session left")
@@ -212,6 +214,7 @@ async def a_recorded_outcome_comes_back(trial: StoreTrial) -> None:
         await trial.settle(session, Settlement(waits=[Waits(a, attempt=1)]))
         (lease,) = await trial.claim(session, [a])
         trial.equal(lease.prepared, None, "in the next attempt")
+        trial.equal((await trial.view()).prepared, set(), "prepared, as a recovery tells it in the next attempt")
 
 
 async def a_recorded_outcome_ends_nothing(trial: StoreTrial) -> None:

@@ -25,6 +25,7 @@ from naviscope_spi import (
     Leased,
     Message,
     Position,
+    Prepared,
     Provided,
     Resource,
     Seq,
@@ -71,6 +72,7 @@ class View:
     ended: dict[Seq, Ended] = field(factory=dict)
     values: dict[Seq, bytes] = field(factory=dict)
     waits: dict[Seq, Waits] = field(factory=dict)
+    prepared: set[Seq] = field(factory=set)
     added: dict[Seq, DependsOn] = field(factory=dict)
     leases: dict[Seq, int] = field(factory=dict)
     resources: dict[tuple[int | None, str], Resource] = field(factory=dict)
@@ -136,6 +138,8 @@ class View:
                 self._end(body.seq, body.end)
             case Waits():
                 self._wait(body)
+            case Prepared():
+                self.prepared.update(body.seqs)
             case Provided():
                 self.resources[body.epoch, body.resource.name] = body.resource
             case SessionEnded():
@@ -147,8 +151,12 @@ class View:
     def _end(self, seq: Seq, end: End) -> None:
         self.ends[seq] = end
         self.leases.pop(seq, None)
+        self.prepared.discard(seq)
 
     def _wait(self, waits: Waits) -> None:
+        before = self.waits.get(waits.seq, Waits(waits.seq))
+        if (waits.run, waits.attempt) != (before.run, before.attempt) or waits.depends_on is not None:
+            self.prepared.discard(waits.seq)
         if waits.run > self.run(waits.seq):
             self.ends.pop(waits.seq, None)
             self.ended.pop(waits.seq, None)

@@ -8,10 +8,13 @@ here because a store knows nothing above the contracts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal, TypeAlias
 
 __all__ = [
     "EpochExists",
     "EpochSealed",
+    "ErrorKind",
     "InvalidMessage",
     "PartlyRefused",
     "PayloadNotDecodable",
@@ -24,7 +27,29 @@ __all__ = [
     "SystemFailure",
     "Transient",
     "UnknownEpoch",
+    "UnknownOption",
 ]
+
+
+ErrorKind: TypeAlias = Literal[
+    "connection",
+    "timeout",
+    "rate_limit",
+    "auth",
+    "not_found",
+    "client",
+    "server",
+    "schema",
+    "parse",
+    "constraint",
+    "deadlock",
+    "quota",
+    "dependency",
+    "poison",
+    "expired",
+    "bug",
+]
+"""What sort of thing went wrong. The same words stand in dead letters, metrics and logs."""
 
 
 class Transient(Exception):  # noqa: N818 - the name is the decision, as in `raise Transient("server busy")`
@@ -33,15 +58,31 @@ class Transient(Exception):  # noqa: N818 - the name is the decision, as in `rai
     Args:
         reason: what went wrong, in words.
         retry_after: seconds the other side asked us to wait. A failure that carries it spends no attempt.
+        error_kind: what sort of error it is; None leaves that to the classifier.
     """
 
-    def __init__(self, reason: str = "", *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str = "", *, retry_after: float | None = None, error_kind: ErrorKind | None = None
+    ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.error_kind = error_kind
 
 
 class Permanent(Exception):  # noqa: N818 - the name is the decision
-    """The same work can never succeed: the message ends dead and is kept as a dead letter."""
+    """The same work can never succeed: the message ends dead and is kept as a dead letter.
+
+    Args:
+        reason: what went wrong, in words.
+        error_kind: what sort of error it is; None leaves that to the classifier.
+    """
+
+    error_kind: ErrorKind | None = None
+
+    def __init__(self, *reason: object, error_kind: ErrorKind | None = None) -> None:
+        super().__init__(*reason)
+        if error_kind is not None:
+            self.error_kind = error_kind
 
 
 class SystemFailure(Exception):  # noqa: N818 - the name is the decision
@@ -99,6 +140,8 @@ class PayloadNotDecodable(Permanent):
         message_id: the message; a codec does not know it, the store adds it.
     """
 
+    error_kind: ErrorKind | None = "schema"
+
     def __init__(self, kind: str, reason: str, *, field: str = "payload", message_id: str | None = None) -> None:
         super().__init__(
             f"{_message(message_id)} of kind {kind!r}: {field} cannot be decoded: {reason}; "
@@ -123,6 +166,25 @@ class StoreFailed(SystemFailure):
 
 class StoreRefused(Exception):  # noqa: N818 - reads as a sentence where it is raised
     """A store did not do what it was asked to, by its rules. Nothing of the call was stored."""
+
+
+class UnknownOption(StoreRefused, TypeError):  # noqa: N818 - reads as a sentence where it is raised
+    """A store was opened with an option that it does not have.
+
+    Args:
+        store: which store, as its URL begins.
+        option: the option.
+        known: the options that it has.
+    """
+
+    def __init__(self, store: str, option: str, known: Sequence[str]) -> None:
+        near = get_close_matches(option, known, 1)
+        hint = f", perhaps {near[0]!r} was meant" if near else ""
+        options = ", ".join(sorted(known)) or "none"
+        super().__init__(f"the store {store!r} has no option {option!r}{hint}: its options are {options}")
+        self.store = store
+        self.option = option
+        self.known = known
 
 
 class EpochSealed(StoreRefused):

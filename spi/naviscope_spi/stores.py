@@ -21,6 +21,7 @@ from naviscope_spi.messages import DependsOn, Message, Resource, check_time, is_
 
 __all__ = [
     "Accepted",
+    "AnswersAtOnce",
     "CaughtUp",
     "Committed",
     "DeferredStore",
@@ -38,11 +39,12 @@ __all__ = [
     "FactBody",
     "Lease",
     "Leased",
-    "OnlyCommits",
     "Position",
+    "Prepared",
     "Provided",
     "PutReceipt",
     "Record",
+    "RecoveryBegun",
     "ResourceForgotten",
     "Seq",
     "Session",
@@ -236,43 +238,6 @@ class Settlement(Generic[P]):
     epochs: Sequence[EpochChange] = ()
     records: Sequence[Record] = ()
 
-    @property
-    def only_commits(self) -> bool:
-        """Whether all it does is commit messages that bring nothing."""
-        return not (
-            self.ended
-            or self.waits
-            or self.derived
-            or self.values
-            or self.prepared
-            or self.epochs
-            or self.ready
-            or self.records
-        )
-
-
-class OnlyCommits(Settlement[P]):
-    """A settlement that commits messages that bring nothing, as most do: all else is constant, and need not be set."""
-
-    __slots__ = ()
-
-    values: Mapping[Seq, bytes] = NOTHING
-    ended: Sequence[Ended] = ()
-    waits: Sequence[Waits] = ()
-    derived: Sequence[Derived[P]] = ()
-    ready: Sequence[tuple[int | None, Resource]] = ()
-    prepared: Mapping[Seq, bytes] = NOTHING
-    epochs: Sequence[EpochChange] = ()
-    records: Sequence[Record] = ()
-
-    def __init__(self, committed: Sequence[Lease[P]]) -> None:
-        self.committed = committed
-
-    @property
-    def only_commits(self) -> bool:
-        """It does nothing else."""
-        return True
-
 
 @define
 class Settled:
@@ -363,6 +328,13 @@ class EpochRecord:
 
 
 @frozen
+class RecoveryBegun:
+    """A recovery begins, and will tell about so many messages. A store that cannot say so leaves it out."""
+
+    amount: int
+
+
+@frozen
 class EpochOpened:
     """A new epoch."""
 
@@ -410,6 +382,13 @@ class Committed:
 
 
 @frozen
+class Prepared:
+    """Outcomes of messages are recorded: they are going to be committed, and nothing else can become of them."""
+
+    seqs: Sequence[Seq]
+
+
+@frozen
 class Provided:
     """A resource was provided: the version it now has, in the scope of an epoch or globally (None)."""
 
@@ -438,7 +417,8 @@ class CaughtUp:
 
 
 FactBody: TypeAlias = (
-    EpochOpened
+    RecoveryBegun
+    | EpochOpened
     | EpochMarked
     | EpochForgotten
     | Accepted[Any]
@@ -446,6 +426,7 @@ FactBody: TypeAlias = (
     | Committed
     | Ended
     | Waits
+    | Prepared
     | Provided
     | ResourceForgotten
     | SessionEnded
@@ -578,7 +559,8 @@ class DeferredStore(Protocol[P]):
         ended and waits facts), epochs and resources; then `CaughtUp`; then news for ever. A message that has not ended
         cannot be known without the ends of the messages it names in `depends_on`, so those are among it. A message
         that ended is told with the waits of its last run before its end, if there are any: a replay has to name the
-        next run. A recovery may leave payloads out (None in the message, and in its waits): who needs one claims the
+        next run. A message that has not ended and has a recorded outcome is told as prepared, after its waits and its
+        lease. A recovery may leave payloads out (None in the message, and in its waits): who needs one claims the
         message. A position goes on from there, and may start over with a recovery when it is too old. All facts of one
         atomic step have one position and come in one batch.
         """
@@ -602,6 +584,23 @@ class SupportsColocation(Protocol[P]):
             PartlyRefused: some messages of `committed` are refused; nothing happened.
             SessionLost: the session has ended; nothing happened.
         """
+        ...
+
+
+@runtime_checkable
+class AnswersAtOnce(Protocol[P]):
+    """A store within one process that claims and commits without waiting.
+
+    A runtime does both for every batch, which may be one message: the coroutine around a step, and the values it is
+    wrapped in, cost as much as the step.
+    """
+
+    def pop_ready_nowait(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
+        """Claim messages, as `pop_ready` does."""
+        ...
+
+    def commit_nowait(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
+        """Commit messages that bring nothing, as `settle` does; return those that were refused."""
         ...
 
 

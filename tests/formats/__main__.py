@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from unittest.mock import patch
 
 import trio
 
 from naviscope_ingest.sinks import SqliteSink
+from naviscope_ingest.stores.sqlite.backup import Copy
 from naviscope_ingest.stores.sqlite.schema import load_scripts
 from tests.durability.store_scenario import FIRST, SCHEMA, Desk, StoreScenario
 from tests.formats import CALLS, keep_files
-from tests.simulation.disk import SimulatedDisk
+from tests.simulation.disk import SimulatedDisk, SimulatedFolder
 
 
-async def work(disk: SimulatedDisk, folder: Path) -> dict[str, dict[str, bytes]]:
+async def work(disk: SimulatedDisk) -> dict[str, dict[str, bytes]]:
     """Play the script, and return what is found at its end."""
     async with StoreScenario().open(disk) as store, store.join("script") as session:
         desk = Desk(store, session, SqliteSink(schema=SCHEMA))
         for call in FIRST[:CALLS]:
             await call(desk)
         killed = {name: disk.content(name) for name in disk.names()}
-        await store.backup(str(folder / "ingest.db"))
-        return {"killed": killed, "copy": {"ingest.db": (folder / "ingest.db").read_bytes()}}
+        await store.backup(disk.path("copy.db"))
+        return {"killed": killed, "copy": {"ingest.db": disk.content("copy.db")}}
 
 
 def main() -> None:
     number = len(load_scripts())
-    with tempfile.TemporaryDirectory() as folder:
-        for which, contents in trio.run(work, SimulatedDisk(), Path(folder)).items():
+    with patch.object(Copy, "folder", SimulatedFolder()):
+        for which, contents in trio.run(work, SimulatedDisk()).items():
             keep_files(number, which, contents)
             print(f"format {number}, {which}: {', '.join(contents)}")
 

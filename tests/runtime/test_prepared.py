@@ -28,6 +28,7 @@ from naviscope_ingest import (
     SystemFailure,
     Transient,
 )
+from naviscope_ingest._core.nodes import State
 from naviscope_ingest.stores.sqlite import SqliteStore
 from naviscope_ingest.testing import TrioClock
 from naviscope_spi import Settled, SinkRejected
@@ -39,7 +40,7 @@ class Target:
 
     Attributes:
         applied: the ops of each message, by task key.
-        after: what happens after a batch was applied: an error is raised, "hang" never returns; None returns.
+        after: what happens after a batch was applied: an error is raised, "hang" waits for `release`; None returns.
         reached: set when a batch was applied.
         seen: the ids of every batch that came.
     """
@@ -48,7 +49,11 @@ class Target:
         self.applied: dict[str, Sequence[Any]] = {}
         self.after = list(after)
         self.reached = trio.Event()
+        self.released = trio.Event()
         self.seen: list[list[str]] = []
+
+    def release(self) -> None:
+        self.released.set()
 
     async def commit(self, batch: CommitBatch[Any]) -> None:
         self.seen.append([entry.message_id for entry in batch.entries])
@@ -58,8 +63,8 @@ class Target:
         await trio.lowlevel.checkpoint()
         then = self.after.pop(0) if self.after else None
         if then == "hang":
-            await trio.sleep_forever()
-        if then is not None:
+            await self.released.wait()
+        elif then is not None:
             raise then
 
     @property
@@ -98,6 +103,18 @@ class Fickle:
         child = Message(f"{message.id}-child-{turn}", turn, kind="child")
         ready = [Resource(f"ready-{message.id}", value=b"resource %d" % turn)]
         return Executed([f"{message.id} {turn}"], [child], ready, b"value %d" % turn)
+
+
+@define
+class Slow(Fickle):
+    """One that never answers for a message."""
+
+    never: str = ""
+
+    async def execute(self, message: Delivery[Any]) -> Executed[Any, Any]:
+        if message.id == self.never:
+            await trio.sleep_forever()
+        return await super().execute(message)
 
 
 class FickleBatches(Fickle):
@@ -236,6 +253,74 @@ async def test_again_and_again(disk):
     assert sink.ops["a"] == ["a 1"]
     assert set(executor.calls[10:]) == {"a-child-1", "after-a"}
     assert report.succeeded
+
+
+@pytest.mark.parametrize("how", ["cancel", "cancel epoch", "expire", "deadline", "cancelled before"])
+@pytest.mark.parametrize("end", ["killed", "cancelled"])
+async def test_what_the_sink_may_have_applied_commits_whatever_else_would_end_it(disk, how, end):
+    expires_at = START + 10 if how == "expire" else None
+    options = {"deadline": START + 10} if how == "deadline" else {}
+    message, sink = Message("a", None, expires_at=expires_at), Encoding("hang", "hang")
+    executor = Fickle()
+    with bounded():
+        async with disk.store() as store:
+            with trio.CancelScope() as scope:
+                async with started(executor, sink=sink, store=store) as world:
+                    epoch = await world.intake.new_epoch("job", **options)
+                    await epoch.submit([message, Message("b", None, depends_on=["a"])])
+                    await sink.reached.wait()
+                    await trio.testing.wait_all_tasks_blocked()
+                    if how == "cancelled before":
+                        await epoch.cancel()
+                    if end == "killed":
+                        disk.kill()
+                    scope.cancel()
+    sink.reached = trio.Event()
+    await trio.sleep(20)
+    second = Fickle(calls=["x"] * 10)
+    async with disk.store() as store, started(second, sink=sink, store=store) as world:
+        assert (world.runtime.recovery.recorded, world.runtime.recovery.suspects) == (1, 0)
+        epoch = await world.intake.get_epoch("job")
+        await sink.reached.wait()
+        if how == "cancel":
+            assert not await epoch.cancel("a")
+        elif how == "cancel epoch":
+            await epoch.cancel()
+        assert (await epoch.explain("a")).state is State.COMMITTING
+        sink.release()
+        await epoch.seal()
+        report = await epoch.wait()
+    assert "a" not in second.calls
+    assert sink.ops["a"] == ["a 1"]
+    assert report.committed >= 1
+    assert "a" not in failures(report)
+
+
+async def test_a_recorded_outcome_is_committed_before_anything_runs(disk):
+    """Also before the suspects: one of them may end this process too."""
+    sink = Encoding("hang")
+    messages = [Message("a", None, key="lane"), Message("suspect", None)]
+    await crash(disk, sink, messages, executor=Slow(never="suspect"))
+    seen = []
+
+    async def work(delivery):
+        seen.append((delivery.id, sorted(sink.ops)))
+        return Executed()
+
+    sink.applied.clear()
+    async with disk.store() as store, started(work, sink=sink, store=store) as world:
+        assert (world.runtime.recovery.recorded, world.runtime.recovery.suspects) == (1, 1)
+        await submit(world, *messages)
+    assert seen[0] == ("suspect", ["a"])
+
+
+async def test_a_record_that_is_of_no_use_any_more_lets_its_message_run_again(disk):
+    messages, sink = [Message("a", None)], Encoding("hang")
+    await crash(disk, sink, messages)
+    async with disk.store() as store, started(sink=MemorySink(), store=store) as world:
+        assert (world.runtime.recovery.recorded, world.runtime.recovery.suspects) == (0, 1)
+        assert (await submit(world, *messages)).succeeded
+    assert world.executor.seen == ["a"]
 
 
 async def test_a_batch_is_recorded_in_one_write_and_not_again(disk, monkeypatch):

@@ -10,6 +10,7 @@ from naviscope_ingest import (
     Executed,
     Fatal,
     Message,
+    Permanent,
     SinkRejected,
     Skipped,
     Transient,
@@ -139,14 +140,14 @@ async def test_a_batch_never_has_two_of_one_lane():
 async def test_a_batch_that_raises_is_run_in_halves_until_the_culprit_is_alone():
     def answer(delivery):
         if delivery.id == "m5":
-            raise ValueError("poison")
+            raise Permanent("poison")
         return Executed([delivery.id])
 
     executor = Together(answer)
     async with started(executor) as world:
         report = await world.batch(*messages(*(f"m{n}" for n in range(16))))
         assert (report.committed, report.dead) == (15, 1)
-        assert failures(report) == {"m5": ("dead", "ValueError: poison")}
+        assert failures(report) == {"m5": ("dead", "Permanent: poison")}
         assert set(executor.attempts) == {0}
         assert ["m5"] in executor.batches
         assert len(executor.batches) < 16

@@ -27,18 +27,19 @@ from typing import Literal, NamedTuple
 
 import apsw
 
+from naviscope_ingest.stores.sqlite.backup import Folder
 from tests.simulation.files import SECTOR, File, surviving
 
 VFS_NAME = "simulated-disk"
 # The moment at which simulated disks live, in milliseconds of the Julian day.
 NOW = 212_000_000_000_000
 
-Kind = Literal["create", "read", "write", "truncate", "sync", "delete"]
+Kind = Literal["create", "read", "write", "truncate", "sync", "delete", "rename"]
 Fault = Literal["io", "full", "sync"]
-CHANGES: frozenset[Kind] = frozenset({"create", "write", "truncate", "sync", "delete"})
+CHANGES: frozenset[Kind] = frozenset({"create", "write", "truncate", "sync", "delete", "rename"})
 # What each fault can befall.
 BEFALLS: dict[Fault, frozenset[Kind]] = {
-    "io": frozenset({"create", "read", "write", "truncate", "sync", "delete"}),
+    "io": frozenset({"create", "read", "write", "truncate", "sync", "delete", "rename"}),
     "full": frozenset({"create", "write"}),
     "sync": frozenset({"sync"}),
 }
@@ -229,6 +230,16 @@ class SimulatedDisk:
         if sync:
             self.sync_directory()
 
+    def rename(self, old: str, new: str) -> None:
+        self.operate("rename", new)
+        file = self._files[old]
+        # One operation, so that a power cut leaves one name or the other.
+        self._name(old, None)
+        self._name(new, file)
+
+    def sync(self, name: str) -> None:
+        _Handle(self, name, self._files[name], syncs_directory=False).xSync(0)
+
     def exists(self, name: str) -> bool:
         if self.is_dead:
             raise ProcessDied("the process is dead")
@@ -360,6 +371,27 @@ class _Handle:
     def _fail_if(self, is_half: bool) -> None:
         if is_half:
             raise apsw.IOError("I/O error (planned)")
+
+
+class SimulatedFolder(Folder):
+    """What is done with names of files, on the disk that a path names."""
+
+    def exists(self, path: str) -> bool:
+        disk, name = _located(path)
+        return disk.exists(name)
+
+    def remove(self, path: str) -> None:
+        disk, name = _located(path)
+        if disk.exists(name):
+            disk.delete(name, sync=False)
+
+    def publish(self, path: str, name: str) -> None:
+        disk, old = _located(path)
+        disk.sync(old)
+        disk.rename(old, _located(name)[1])
+        if disk.operate("sync", "the directory"):
+            raise apsw.IOError("sync failed (planned)")
+        disk.sync_directory()
 
 
 class _Vfs(apsw.VFS):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
+from tests.durability.backup_scenario import BackupScenario
 from tests.durability.sink_scenario import SinkScenario
 from tests.durability.store_scenario import StoreScenario
 from tests.durability.sweep import shown, sweep
@@ -52,12 +53,12 @@ def play_runtime(seed: int) -> int:
 
 
 def play_disk(seed: int) -> int:
-    """Kill, cut the power and fail at one of the I/O operations of the store, of an upgrade and of the SQLite sink.
+    """Kill, cut the power and fail at one of the I/O operations of store, sink, backup and upgrade.
 
     Consecutive seeds take consecutive operations, and every seventh cuts the recovery too.
     """
     images = 0
-    for scenario in (StoreScenario(), SinkScenario(), *(UpgradeScenario(*older) for older in OLDER)):
+    for scenario in (StoreScenario(), SinkScenario(), BackupScenario(), *(UpgradeScenario(*older) for older in OLDER)):
         found = sweep(
             scenario,
             stride=MOST_OPERATIONS,

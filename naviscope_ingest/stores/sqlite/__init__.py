@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from naviscope_ingest.stores.sqlite.errors import (
+    BackupFailed,
     NewerFormat,
     NotAStore,
     OlderFormat,
@@ -22,8 +23,10 @@ from naviscope_ingest.stores.sqlite.errors import (
 )
 from naviscope_ingest.stores.sqlite.store import SqliteStatistics, SqliteStore
 from naviscope_ingest.stores.sqlite.transaction import Transaction
+from naviscope_ingest.stores.urls import check_options
 
 __all__ = [
+    "BackupFailed",
     "NewerFormat",
     "NotAStore",
     "OlderFormat",
@@ -49,7 +52,9 @@ def open_sqlite(place: str, **options: Any) -> AbstractAsyncContextManager[Sqlit
 
     Raises:
         ValueError: the URL has a host, or no path.
+        UnknownOption: there is no such option.
     """
     if not place.startswith("///") or len(place) == 3:
         raise ValueError(f"sqlite:{place}: write sqlite:///relative.db for a file here, or sqlite:////absolute/path.db")
+    check_options("sqlite:", options, SqliteStore.open)
     return SqliteStore.open(place[3:], **options)

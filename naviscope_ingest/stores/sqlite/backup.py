@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 
-from naviscope_ingest.stores.sqlite.errors import StoreUnavailable
+from naviscope_ingest.stores.sqlite.errors import BackupFailed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.steps import leave
 from naviscope_spi import Session
 
-__all__ = ["Copy"]
+__all__ = ["Copy", "Folder"]
 
 # How many pages one step copies. The writer does nothing else meanwhile.
 _PAGES = 500
+
+
+class Folder:
+    """What is done with names of files. A simulated disk has one of its own."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something of that name."""
+        return Path(path).exists()
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        Path(path).unlink(missing_ok=True)
+
+    def publish(self, path: str, name: str) -> None:
+        """Give a file its name for good: what it holds is safe before it has it, and the name when this returns."""
+        _sync(path)
+        Path(path).rename(name)
+        if os.name == "posix":
+            _sync(str(Path(name).parent))
+
+
+def _sync(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 class Copy:
@@ -26,29 +55,51 @@ class Copy:
     because whoever goes on from it must not give numbers to epochs that the original has given since.
     """
 
+    folder = Folder()
+
     def __init__(self, ledger: Ledger, path: str) -> None:
-        if Path(path).exists():
+        if self.folder.exists(path):
             raise FileExistsError(f"{path} exists: a backup takes a path that does not")
-        self._path = Path(path)
-        self._partial = self._path.with_name(f"{self._path.name}.partial")
-        self._partial.unlink(missing_ok=True)
-        try:
-            self._target = apsw.Connection(str(self._partial))
-        except apsw.Error as exc:
-            raise StoreUnavailable(f"{path} cannot be made: {exc}; does the directory exist?") from exc
-        self._backup = self._target.backup("main", ledger.connection, "main")
+        self._path = path
+        self._partial = f"{path}.partial"
+        with self._trouble():
+            for suffix in ("", "-journal", "-wal"):
+                self.folder.remove(f"{self._partial}{suffix}")
+            self._target = apsw.Connection(self._partial, vfs=ledger.database.vfs)
+            # Nobody else has it, and a VFS in Python has no shared memory.
+            self._target.execute("pragma locking_mode = exclusive").fetchall()
+            self._backup = self._target.backup("main", ledger.connection, "main")
+        # After an error the store opens its file anew, and what rests on the old connection has to go before it.
+        ledger.database.before_close.append(self._abandon)
+        self._is_abandoned = False
 
     def step(self, ledger: Ledger) -> bool:
-        """Copy some pages; return whether it is done."""
-        if not self._backup.step(_PAGES):
-            return False
-        self._backup.finish()
-        self._mark(ledger)
-        self._target.close()
-        with self._partial.open("rb") as file:
-            os.fsync(file.fileno())
-        self._partial.rename(self._path)
+        """Copy some pages; return whether it is done.
+
+        Raises:
+            BackupFailed: the copy cannot be written, or the file cannot be read.
+        """
+        with self._trouble():
+            if self._is_abandoned:
+                raise apsw.AbortError("the store met an error meanwhile, and opened its file anew")
+            if not self._backup.step(_PAGES):
+                return False
+            ledger.database.before_close.remove(self._abandon)
+            self._backup.finish()
+            self._mark(ledger)
+            self._target.close()
+            self.folder.publish(self._partial, self._path)
         return True
+
+    @contextlib.contextmanager
+    def _trouble(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.Error, OSError) as exc:
+            raise BackupFailed(
+                f"{self._path} cannot be made: {exc}; nothing has that name, and the store goes on: see that the "
+                "directory is there and has room, and try again"
+            ) from exc
 
     def _mark(self, ledger: Ledger) -> None:
         # Without a log the copy is one file, and can be read where nobody may write.
@@ -63,8 +114,17 @@ class Copy:
         mine.flush()
         self._target.execute("commit")
 
+    def _abandon(self) -> None:
+        self._is_abandoned = True
+        with contextlib.suppress(apsw.Error):
+            self._backup.close()
+
     def close(self) -> None:
         """End it, whole or not."""
-        self._backup.close(True)
-        self._target.close(True)
-        self._partial.unlink(missing_ok=True)
+        # What cannot be closed or removed does no harm: it has another name, and the next copy begins by removing it.
+        with contextlib.suppress(apsw.Error):
+            self._backup.close()
+        with contextlib.suppress(apsw.Error):
+            self._target.close()
+        with contextlib.suppress(OSError, apsw.Error):
+            self.folder.remove(self._partial)

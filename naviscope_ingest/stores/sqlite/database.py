@@ -42,6 +42,7 @@ class Database:
         scripts: the scripts of the format.
         wal_pages: how many pages the log has.
         prepare: called with each connection that may write.
+        before_close: called before the connection is closed: backups end that read from it.
     """
 
     path: str
@@ -50,6 +51,7 @@ class Database:
     scripts: Sequence[str] = field(factory=load_scripts)
     wal_pages: int = 0
     prepare: Callable[[apsw.Connection], None] | None = None
+    before_close: list[Callable[[], None]] = field(factory=list)
     _connection: apsw.Connection | None = None
 
     @property
@@ -179,6 +181,8 @@ class Database:
         self.wal_pages = 0
         if connection is None:
             return
+        while self.before_close:
+            self.before_close.pop()()
         try:
             if is_clean and not self.read_only:
                 # A reader of ours may still be open: nobody waits for it.

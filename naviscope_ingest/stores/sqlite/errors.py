@@ -9,6 +9,7 @@ import apsw
 from naviscope_spi import StoreFailed, StoreRefused
 
 __all__ = [
+    "BackupFailed",
     "NewerFormat",
     "NotAStore",
     "OlderFormat",
@@ -77,6 +78,10 @@ class StoreLocked(StoreRefused):
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(f"{path} is in use by {holder}: one process at a time; stop that one, or take another file")
         self.holder = holder
+
+
+class BackupFailed(StoreRefused):
+    """A copy could not be made. Nothing has its name, and the store goes on."""
 
 
 class StoreReadOnly(StoreRefused):

@@ -13,8 +13,10 @@ again.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import cache
 from typing import Any
 
 import apsw
@@ -23,8 +25,9 @@ from naviscope_ingest._encoding import Scribe
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, STATE_COLUMNS, EpochRow, Held, State
 from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
-from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of
+from naviscope_ingest.stores.sqlite.marks import Sums, Totals, mark_of, marks_of
 from naviscope_ingest.stores.sqlite.queries import fetch
+from naviscope_ingest.stores.sqlite.recent import Recent
 from naviscope_ingest.stores.sqlite.stages import DROPPED, Birth, Stage, Stages
 from naviscope_spi import EpochKey, FactBody, Position, Seq, Session, SessionLost, UnknownEpoch
 
@@ -45,6 +48,7 @@ class Ledger:
     Attributes:
         state: the counters.
         sums: of the row hashes.
+        recent: messages that were put lately, and never claimed.
         leases: by place.
         stages: what is staged and not alive.
         births: what a parent has staged, chunk by chunk, as its commit will tell it. What is not there is read.
@@ -56,11 +60,14 @@ class Ledger:
         must_commit: whether somebody else may have written, who cannot be counted.
     """
 
-    def __init__(self, database: Database, scribe: Scribe, wall: Callable[[], float], new_id: str) -> None:
+    def __init__(
+        self, database: Database, scribe: Scribe, wall: Callable[[], float], new_id: str, max_recent: int = 0
+    ) -> None:
         self.database = database
         self.scribe = scribe
         self.wall = wall
         self.sums = Sums()
+        self.recent = Recent(max_recent)
         self.state = State(new_id)
         self.leases: dict[Seq, Held] = {}
         self.stages = Stages()
@@ -80,6 +87,7 @@ class Ledger:
         self._new_names: dict[str, int] = {}
         self._before: dict[int, EpochRow | None] = {}
         self._saved: Totals = {}
+        self._first_seq = 0
         self._saved_births: dict[Seq, list[tuple[Birth, ...]]] = {}
         self._leases_changed = False
 
@@ -105,6 +113,7 @@ class Ledger:
                 raise StoreCorrupt(f"{self.database.path}: the state row does not match its hash: restore a backup")
             self.state = state
         self.sums.load(self.connection)
+        self.recent.clear()
         self._epochs.clear()
         self._dirty.clear()
         self._new_names.clear()
@@ -148,6 +157,7 @@ class Ledger:
         """Begin a request."""
         self._before = {}
         self._saved = self.sums.saved()
+        self._first_seq = self.state.last_seq + 1
         self._saved_births = dict(self.births)
         self._leases_changed = False
         self.news = []
@@ -156,6 +166,7 @@ class Ledger:
     def undo(self) -> None:
         """Forget what a request changed, after its rows were rolled back."""
         self.sums.restore(self._saved)
+        self.recent.take(range(self._first_seq, self.state.last_seq + 1))
         for number, row in self._before.items():
             if row is None:
                 self._new_names.pop(self._epochs.pop(number).name, None)
@@ -315,10 +326,21 @@ class Ledger:
             if not is_ended:
                 self._stale.add(held.claim)
         else:
-            del self._claims[held.claim]
-            self._stale.discard(held.claim)
-            self.drop_row("claims", (held.claim,))
+            self._drop_claim(held.claim)
         return held
+
+    def end_leases(self, ended: Mapping[Seq, Held]) -> None:
+        """Forget leases that were taken out of `leases`, because their messages have ended."""
+        self._leases_changed = True
+        for claim, count in Counter([held.claim for held in ended.values()]).items():
+            self._claims[claim] -= count
+            if not self._claims[claim]:
+                self._drop_claim(claim)
+
+    def _drop_claim(self, number: int) -> None:
+        del self._claims[number]
+        self._stale.discard(number)
+        self.drop_row("claims", (number,))
 
     def tidy(self, *, is_revived: bool) -> None:
         """Rewrite the claims whose rows name a message that is alive and not leased, as one that was revived may be."""
@@ -392,17 +414,24 @@ class Ledger:
         found = fetch(self.connection, f"select mark from {table} where {_KEYS[table]}", key)  # noqa: S608
         return found[0][0] if found else None
 
-    def insert(self, table: str, rows: Sequence[tuple[Any, ...]], mark_at: int = -1) -> None:
-        """Insert rows, many with each statement.
-
-        Args:
-            table: the table.
-            rows: all columns.
-            mark_at: which of them is the hash.
-        """
-        for statement, bindings in _inserts(table, rows):
-            self.connection.execute(statement, bindings)
-        self.sums.add(table, [row[mark_at] for row in rows])
+    def insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows of one table as they are hashed, with its name first; many with each statement."""
+        if not rows:
+            return
+        table = rows[0][0]
+        marks = marks_of(rows)
+        start = 0
+        while start < len(rows):
+            left = len(rows) - start
+            # Few different sizes, so that each statement is compiled once.
+            size = _ROWS if left >= _ROWS else 8 if left >= 8 else 1
+            bindings: list[Any] = []
+            for row, mark in zip(rows[start : start + size], marks[start : start + size], strict=True):
+                bindings += row[1:]
+                bindings.append(mark)
+            self.connection.execute(_insertion(table, size), bindings)
+            start += size
+        self.sums.add(table, marks)
 
 
 _KEYS = {
@@ -415,13 +444,15 @@ _KEYS = {
 }
 
 
-def _inserts(table: str, rows: Sequence[tuple[Any, ...]]) -> Iterable[tuple[str, Sequence[Any]]]:
-    start = 0
-    while start < len(rows):
-        left = len(rows) - start
-        # Few different sizes, so that each statement is compiled once.
-        size = _ROWS if left >= _ROWS else 8 if left >= 8 else 1
-        chunk = rows[start : start + size]
-        one = f"({', '.join('?' * len(chunk[0]))})"
-        yield f"insert into {table} values {', '.join([one] * size)}", [each for row in chunk for each in row]  # noqa: S608
-        start += size
+_INSERTED = {
+    "messages": "seq, epoch, id, at, head, rest, codec, payload, mark",
+    "staged": "seq, parent, epoch, id, at, head, rest, codec, payload, mark",
+    "ends": "seq, epoch, end, value, causes, letter, mark",
+}
+
+
+@cache
+def _insertion(table: str, size: int) -> str:
+    columns = _INSERTED[table]
+    one = f"({', '.join('?' * len(columns.split()))})"
+    return f"insert into {table} ({columns}) values {', '.join([one] * size)}"  # noqa: S608 - names of ours

@@ -29,7 +29,9 @@ from naviscope_spi import (
     EpochOpened,
     FactBody,
     Leased,
+    Prepared,
     Provided,
+    RecoveryBegun,
     Resource,
     Seq,
     Waits,
@@ -51,10 +53,11 @@ _ENDS = (
     " join epochs on epochs.number = e.epoch and not epochs.freed where e.seq > ? order by e.seq limit ?"
 )
 _PROGRESS = (
-    "select p.seq, p.run, p.attempt, p.not_before, p.added, p.prepared from progress p"
+    "select p.seq, p.run, p.attempt, p.not_before, p.added, p.prepared is not null, e.seq is null from progress p"
     " join messages m on m.seq = p.seq join epochs on epochs.number = m.epoch and not epochs.freed"
-    " where p.seq > ? order by p.seq limit ?"
+    " left join ends e on e.seq = p.seq where p.seq > ? order by p.seq limit ?"
 )
+_AMOUNT = "select count(*) from epochs join messages m on m.epoch = epochs.number where not epochs.freed"
 _NAMED = (
     "select m.seq, m.epoch, epochs.name, m.at, m.id, m.head, m.rest, e.end, e.value, e.causes, e.letter from epochs"
     " join messages m on m.epoch = epochs.number join ends e on e.seq = m.seq"
@@ -70,6 +73,8 @@ def recovery(connection: apsw.Connection, scribe: Scribe, leases: Mapping[Seq, i
         scribe: reads messages.
         leases: the token of the session that has each message leased, as of that moment.
     """
+    ((amount,),) = fetch(connection, _AMOUNT)
+    yield [RecoveryBegun(amount)]
     keys: dict[int, EpochKey] = {}
     for rows in _chunks(connection, _EPOCHS):
         epochs = [EpochRow(*row) for row in rows]
@@ -135,22 +140,26 @@ def _fates(connection: apsw.Connection, leases: Mapping[Seq, int]) -> Iterator[S
     """Yield what became of the messages.
 
     Waits come before ends and leases: they tell the run that ended, and a replay has to name the next one; and news of
-    waits mean that the lease is over.
+    waits mean that the lease is over. What is prepared is no longer a matter of the lease.
     """
+    prepared: list[Seq] = []
     for rows in _chunks(connection, _PROGRESS):
         waits = [_waits(row) for row in rows]
         told = [each for each in waits if each is not None]
         if told:
             yield told
+        prepared += [row[0] for row in rows if row[5] and row[6]]
     for token, held in groupby(leases.items(), key=lambda item: item[1]):
         yield [Leased([seq for seq, _ in held], token)]
+    if prepared:
+        yield [Prepared(prepared)]
     for rows in _chunks(connection, _ENDS):
         yield _ends(rows)
 
 
 def _waits(row: tuple[Any, ...]) -> Waits | None:
-    seq, run, attempt, not_before, added, prepared = row
-    if (run, attempt, not_before, added, prepared) == (0, 0, None, None, None):
+    seq, run, attempt, not_before, added, is_prepared, _ = row
+    if (run, attempt, not_before, added, is_prepared) == (0, 0, None, None, False):
         return None
     return Waits(seq, None if added is None else decode_depends_on(added), not_before, attempt, run)
 

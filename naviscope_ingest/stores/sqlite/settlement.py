@@ -12,10 +12,10 @@ import msgspec
 from attrs import define, field
 
 from naviscope_ingest._encoding import Content, decode_depends_on, encode_depends_on
-from naviscope_ingest.stores.sqlite.entries import EpochRow
+from naviscope_ingest.stores.sqlite.entries import EpochRow, Held
 from naviscope_ingest.stores.sqlite.ledger import Ledger
-from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
+from naviscope_ingest.stores.sqlite.recent import MessageRow
 from naviscope_ingest.stores.sqlite.rows import decode_options
 from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
@@ -31,6 +31,7 @@ from naviscope_spi import (
     FactBody,
     Lease,
     Message,
+    Prepared,
     Record,
     Seq,
     Session,
@@ -134,32 +135,34 @@ def _commit(
     """Commit what is leased; return the epoch of each."""
     leases = ledger.leases
     token = ledger.state.token
-    done: dict[Seq, int] = {}
+    ended: dict[Seq, Held] = {}
     for lease in committed:
         seq = lease.seq
         held = leases.get(seq)
         if held is None or lease.token != token or held.run != lease.run or held.attempt != lease.attempt:
             step.refused.append(seq)
             continue
-        ledger.release(seq, is_ended=True)
+        del leases[seq]
+        ended[seq] = held
         if held.has_progress:
             ledger.drop_row("progress", (seq,))
-        done[seq] = held.epoch
-    if done:
-        _write_commits(ledger, done, values)
-        step.has_changed = True
-        if ledger.is_heard:
-            step.fates.append(Committed(list(done), {seq: values[seq] for seq in done if seq in values}))
+    if not ended:
+        return {}
+    ledger.end_leases(ended)
+    done = {seq: held.epoch for seq, held in ended.items()}
+    _write_commits(ledger, done, values)
+    step.has_changed = True
+    if ledger.is_heard:
+        step.fates.append(Committed(list(done), {seq: values[seq] for seq in done if seq in values}))
     return done
 
 
 def _write_commits(ledger: Ledger, done: Mapping[Seq, int], values: Mapping[Seq, bytes]) -> None:
-    rows = []
-    for seq, epoch in done.items():
-        value = values.get(seq) if values else None
-        row = (seq, epoch, COMMITTED, value, None, None)
-        rows.append((*row, mark_of("ends", *row)))
-    ledger.insert("ends", rows)
+    if values:
+        rows = [("ends", seq, epoch, COMMITTED, values.get(seq), None, None) for seq, epoch in done.items()]
+    else:
+        rows = [("ends", seq, epoch, COMMITTED, None, None, None) for seq, epoch in done.items()]
+    ledger.insert(rows)
     for number, count in Counter(done.values()).items():
         _epoch(ledger, number).unfinished -= count
 
@@ -205,11 +208,12 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
         number = seen.epoch
     ledger.release(seq, is_ended=True)
     causes = _encode([list(ended.causes), list(ended.epoch_causes)]) if ended.causes or ended.epoch_causes else None
-    row = (seq, number, _CODES[ended.end], None, causes, ended.letter)
-    ledger.insert("ends", [(*row, mark_of("ends", *row))])
+    code = _CODES[ended.end]
+    ledger.recent.take((seq,))
+    ledger.insert([("ends", seq, number, code, None, causes, ended.letter)])
     epoch = _epoch(ledger, number)
     epoch.unfinished -= 1
-    epoch.letters += row[2] in _LETTERS
+    epoch.letters += code in _LETTERS
     step.has_changed = True
     step.fates.append(ended)
 
@@ -232,6 +236,7 @@ def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
     then = _after(now, waits, edited)
     changed = seq in ledger.leases or seen.end is not None or now.shown != then.shown
     ledger.release(seq, is_ended=False)
+    ledger.recent.take((seq,))
     if then != (seen.progress or _Progress()):
         ledger.put_row("progress", (seq,), (seq, *then))
     if changed:
@@ -288,6 +293,7 @@ def _prepare(ledger: Ledger, step: _Step, seq: Seq, outcome: bytes) -> None:
         ledger.put_row("progress", (seq,), (seq, *now._replace(prepared=outcome)))
         ledger.note_progress(seq)
         step.has_changed = True
+        step.fates.append(Prepared([seq]))
 
 
 def _derive(ledger: Ledger, step: _Step, derived: Derived[Any], contents: Sequence[Content], number: int) -> None:
@@ -363,14 +369,13 @@ def _win(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
     """Take ids from other parents that have staged them too, and have not committed."""
     statement = "select seq, id, head, rest, codec, payload from staged where parent = ? order by seq"
     number, at = epoch.number, ledger.now
-    alive: list[tuple[Any, ...]] = []
+    alive: list[MessageRow] = []
     for seq, name, head, rest, codec, payload in fetch(ledger.connection, statement, (parent,)):
         if known_content(ledger, number, name) is None:
-            mark = mark_of("messages", seq, number, name, at, head, rest, codec, payload)
-            alive.append((seq, number, name, at, head, rest, codec, mark, payload))
-    make_room(ledger, number, [row[2] for row in alive])
-    ledger.insert("messages", alive, mark_at=7)
-    return [(row[0], row[2], row[4], row[5]) for row in alive]
+            alive.append(("messages", seq, number, name, at, head, rest, codec, payload))
+    make_room(ledger, number, [row[3] for row in alive])
+    ledger.insert(alive)
+    return [(Seq(row[1]), row[3], row[5], row[6]) for row in alive]
 
 
 def _drop_orphans(ledger: Ledger) -> None:

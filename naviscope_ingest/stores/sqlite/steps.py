@@ -6,7 +6,7 @@ The rules are those of the store in memory. A step looks before it touches, so t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import apsw
@@ -17,6 +17,7 @@ from naviscope_ingest.stores.sqlite.errors import StoreCorrupt
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.marks import mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
+from naviscope_ingest.stores.sqlite.recent import MessageRow
 from naviscope_ingest.stores.sqlite.rows import encode_options
 from naviscope_ingest.stores.sqlite.stages import WAITS, Stage
 from naviscope_spi import (
@@ -171,33 +172,24 @@ def insert_messages(
     at = ledger.now
     first = ledger.state.last_seq + 1
     number = epoch.number
-    rows = [
-        (
-            seq,
-            number,
-            name,
-            at,
-            head,
-            rest,
-            codec,
-            mark_of("messages", seq, number, name, at, head, rest, codec, payload),
-            payload,
-        )
+    rows: list[MessageRow] = [
+        ("messages", seq, number, name, at, head, rest, codec, payload)
         for seq, (name, head, rest, codec, payload) in enumerate(contents, first)
     ]
     try:
-        ledger.insert("messages", rows, mark_at=7)
+        ledger.insert(rows)
     except apsw.ConstraintError:
         # A statement that fails has done nothing, but those before it have.
         ledger.connection.execute("delete from messages where seq >= ?", (first,))
         return False
+    ledger.recent.add(rows)
     ledger.state.last_seq += len(rows)
     epoch = ledger.changing(epoch)
     epoch.unfinished += len(rows)
     if epoch.first_seq is None:
         epoch.first_seq = first
     if tell:
-        told = [Accepted(epoch.key, [Seq(row[0]) for row in rows], messages, at)] if ledger.is_heard else []
+        told = [Accepted(epoch.key, [Seq(row[1]) for row in rows], messages, at)] if ledger.is_heard else []
         ledger.tell(told)
     return True
 
@@ -274,16 +266,15 @@ def put_staged(ledger: Ledger, key: EpochKey, contents: Sequence[Content], paren
 def _stage(ledger: Ledger, epoch: EpochRow, parent: Seq, chosen: Sequence[tuple[Seq, Content]]) -> None:
     contested = _contested(ledger, epoch.number, [content[0] for _, content in chosen])
     number, at = epoch.number, ledger.now
-    rows, others = [], []
+    rows: list[MessageRow] = []
+    others: list[tuple[Any, ...]] = []
     for seq, (name, head, rest, codec, payload) in chosen:
-        values = (seq, number, name, at, head, rest, codec)
         if name in contested:
-            mark = mark_of("staged", seq, parent, *values[1:], payload)
-            others.append((seq, parent, *values[1:], mark, payload))
+            others.append(("staged", seq, parent, number, name, at, head, rest, codec, payload))
         else:
-            rows.append((*values, mark_of("messages", *values, payload), payload))
-    ledger.insert("messages", rows, mark_at=7)
-    ledger.insert("staged", others, mark_at=8)
+            rows.append(("messages", seq, number, name, at, head, rest, codec, payload))
+    ledger.insert(rows)
+    ledger.insert(others)
     before = ledger.stages.of(parent)
     first, last = chosen[0][0], chosen[-1][0]
     if before and before[-1].last == first - 1:
@@ -330,46 +321,80 @@ def pop_ready(ledger: Ledger, session: Session, seqs: Sequence[Seq]) -> list[Lea
         wanted = [seq for seq in wanted if ledger.stages.at(seq) is None]
     if not wanted:
         return []
-    number = ledger.state.last_claim + 1
-    held: dict[Seq, Held] = {}
-    claimed: list[Lease[Any]] = []
-    read = ledger.scribe.read
-    keys: dict[int, EpochKey] = {}
-    rows = fetch(ledger.connection, _CLAIM, (apsw.carray(array("q", wanted)),))
-    for (
-        seq,
-        epoch,
-        name,
-        at,
-        head,
-        rest,
-        codec,
-        payload,
-        mark,
-        run,
-        attempt,
-        crashes,
-        prepared,
-        edited_codec,
-        edited,
-    ) in rows:
-        if mark != mark_of("messages", seq, epoch, name, at, head, rest, codec, payload):
-            raise StoreCorrupt(f"{ledger.database.path}: message {name!r} at place {seq} does not match its hash")
-        key = keys.get(epoch) or keys.setdefault(epoch, _key(ledger, epoch))
-        if run is None:
-            claimed.append(Lease(seq, key, read(name, head, rest, codec, payload), token))
-            held[seq] = Held(number, epoch, 0, 0, False)
-            continue
-        if edited is not None:
-            codec, payload = edited_codec, edited  # noqa: PLW2901 - the edited payload takes the place of the first
-        message = read(name, head, rest, codec, payload)
-        claimed.append(Lease(seq, key, message, token, run, attempt, crashes, prepared))
-        held[seq] = Held(number, epoch, run, attempt, True)
-    if held:
-        ledger.state.last_claim = number
-        ledger.lease(held)
-        ledger.tell([Leased([lease.seq for lease in claimed], token)])
+    claim = _Claim(ledger, token)
+    recent = ledger.recent.take(wanted)
+    claim.take_recent(recent)
+    if len(recent) < len(wanted):
+        claim.read([seq for seq in wanted if seq not in claim.held])
+    if not claim.held:
+        return []
+    ledger.state.last_claim = claim.number
+    ledger.lease(claim.held)
+    claimed = claim.claimed
+    if recent and len(recent) < len(claimed):
+        by_seq = {lease.seq: lease for lease in claimed}
+        claimed = [by_seq[seq] for seq in wanted if seq in by_seq]
+    ledger.tell([Leased([lease.seq for lease in claimed], token)] if ledger.is_heard else ())
     return claimed
+
+
+class _Claim:
+    """A claim that is being made.
+
+    Attributes:
+        number: of its row.
+        claimed: the leases.
+        held: what is remembered of them.
+    """
+
+    def __init__(self, ledger: Ledger, token: int) -> None:
+        self.number = ledger.state.last_claim + 1
+        self.claimed: list[Lease[Any]] = []
+        self.held: dict[Seq, Held] = {}
+        self._ledger = ledger
+        self._token = token
+        self._epochs: dict[int, tuple[EpochKey, Held]] = {}
+
+    def _epoch(self, number: int) -> tuple[EpochKey, Held]:
+        """Return the key of an epoch, and what is remembered of its messages that never ran."""
+        known = self._epochs.get(number)
+        if known is None:
+            known = self._epochs[number] = (_key(self._ledger, number), Held(self.number, number, 0, 0, False))
+        return known
+
+    def take_recent(self, rows: Iterable[MessageRow]) -> None:
+        """Claim messages that are remembered."""
+        read, claimed, held, token, epochs = (
+            self._ledger.scribe.read,
+            self.claimed,
+            self.held,
+            self._token,
+            self._epochs,
+        )
+        for _, seq, epoch, name, _, head, rest, codec, payload in rows:
+            key, fresh = epochs.get(epoch) or self._epoch(epoch)
+            place = Seq(seq)
+            claimed.append(Lease(place, key, read(name, head, rest, codec, payload), token))
+            held[place] = fresh
+
+    def read(self, seqs: Sequence[Seq]) -> None:
+        """Claim messages whose rows have to be read."""
+        path, read = self._ledger.database.path, self._ledger.scribe.read
+        for row in fetch(self._ledger.connection, _CLAIM, (apsw.carray(array("q", seqs)),)):
+            seq, epoch, name, _, head, rest, codec, payload = values = row[:8]
+            mark, run, attempt, crashes, prepared, edited_codec, edited = row[8:]
+            if mark != mark_of("messages", *values):
+                raise StoreCorrupt(f"{path}: message {name!r} at place {seq} does not match its hash")
+            key, fresh = self._epoch(epoch)
+            if run is None:
+                self.claimed.append(Lease(seq, key, read(name, head, rest, codec, payload), self._token))
+                self.held[seq] = fresh
+                continue
+            if edited is not None:
+                codec, payload = edited_codec, edited
+            message = read(name, head, rest, codec, payload)
+            self.claimed.append(Lease(seq, key, message, self._token, run, attempt, crashes, prepared))
+            self.held[seq] = Held(self.number, epoch, run, attempt, True)
 
 
 def _key(ledger: Ledger, number: int) -> EpochKey:

@@ -53,12 +53,15 @@ from naviscope_spi import (
     check_name,
 )
 
-__all__ = ["MAX_PAYLOAD", "RETAIN", "SqliteStatistics", "SqliteStore"]
+__all__ = ["MAX_PAYLOAD", "MAX_RECENT", "RETAIN", "SqliteStatistics", "SqliteStore"]
 
 P = TypeVar("P")
 
 MAX_PAYLOAD = 16 * 1024 * 1024
 """The largest payload unless another limit is given, in bytes."""
+
+MAX_RECENT = 32 * 1024 * 1024
+"""How many bytes of messages that were put lately are kept in memory unless another limit is given."""
 
 RETAIN = 7 * 24 * 3600.0
 """How long ids and report of a completed epoch are kept unless it says otherwise, in seconds."""
@@ -109,6 +112,7 @@ class SqliteStore(Generic[P]):
         runner: Literal["thread", "inline"] = "thread",
         read_only: bool = False,
         max_payload: int = MAX_PAYLOAD,
+        max_recent: int = MAX_RECENT,
         retain: float = RETAIN,
         store_id: str | None = None,
         who: str = "naviscope-ingest",
@@ -123,6 +127,8 @@ class SqliteStore(Generic[P]):
             runner: "thread" for a writer of its own; "inline" runs everything where it is asked for, for simulation.
             read_only: read a file, a backup for instance; whatever would change it raises `StoreReadOnly`.
             max_payload: the largest payload, in bytes.
+            max_recent: how many bytes of messages that were put lately are kept in memory too, so that they need not be
+                read when they run.
             retain: seconds to keep ids and report of an epoch that completed cleanly and does not say otherwise.
             store_id: the first part of every task key, for a new file; random unless it is given.
             who: a name for people, in the lock.
@@ -141,7 +147,7 @@ class SqliteStore(Generic[P]):
         scribe = Scribe(MsgspecCodec() if codec is None else codec, max_payload)
         wall = time.time if clock is None else clock.wall
         database = Database(os.fspath(path), vfs, read_only)
-        ledger = Ledger(database, scribe, lambda: float(wall()), store_id or secrets.token_hex(8))
+        ledger = Ledger(database, scribe, lambda: float(wall()), store_id or secrets.token_hex(8), max_recent)
         store = cls(ledger, runner, retain)
         lock = None if read_only or vfs is not None else LockFile(Path(path), who)
         try:
@@ -309,7 +315,8 @@ class SqliteStore(Generic[P]):
 
         def work(ledger: Ledger) -> Settled:
             settled = settle(ledger, session, settlement, contents, self._retain)
-            refused = [lease.seq for lease in settlement.committed if lease.seq in set(settled.refused)]
+            named = set(settled.refused)
+            refused = [lease.seq for lease in settlement.committed if lease.seq in named] if named else []
             if refused and len(refused) < len(settlement.committed):
                 raise PartlyRefused(refused)
             if not refused:
@@ -396,8 +403,9 @@ class SqliteStore(Generic[P]):
 
         Raises:
             FileExistsError: there is something at that path.
+            BackupFailed: the copy cannot be made; this store goes on.
         """
-        copy: Copy = await self._read(lambda ledger: Copy(ledger, path))
+        copy: Copy = await self._read(lambda ledger: Copy(ledger, os.fspath(path)))
         try:
             while not await self._read(copy.step):
                 pass

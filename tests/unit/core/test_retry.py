@@ -21,7 +21,7 @@ def test_there_are_at_most_so_many_attempts(spent, is_followed):
     assert (RetryPolicy(max_attempts=3).delay(spent, elapsed=0.0) is not None) is is_followed
 
 
-@pytest.mark.parametrize(("elapsed", "is_followed"), [(0.0, True), (59.9, True), (60.0, False), (1e9, False)])
+@pytest.mark.parametrize(("elapsed", "is_followed"), [(0.0, True), (55.0, True), (59.99, False), (1e9, False)])
 @pytest.mark.parametrize("retry_after", [None, 5.0])
 def test_no_attempt_begins_after_max_elapsed(elapsed, is_followed, retry_after):
     policy = RetryPolicy(max_elapsed=60.0)
@@ -57,9 +57,29 @@ def test_one_attempt_means_no_retry():
 )
 def test_a_delay_is_never_negative_nor_longer_than_allowed(spent, chance, multiplier, initial, longest):
     policy = RetryPolicy(
-        max_attempts=10**9, initial_delay=initial, multiplier=multiplier, max_delay=longest, jitter=0.1
+        max_attempts=10**9, initial_delay=min(initial, longest), multiplier=multiplier, max_delay=longest, jitter=0.1
     )
     delay = policy.delay(spent, 0.0, chance)
     assert delay is not None
     assert 0 <= delay <= longest * 1.1 + 1e-9
     assert math.isfinite(delay)
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 2.5},
+        {"max_attempts": True},
+        {"initial_delay": -1},
+        {"initial_delay": 60, "max_delay": 30},
+        {"multiplier": 0.5},
+        {"jitter": -0.1},
+        {"max_delay": math.nan, "initial_delay": 0},
+        {"max_elapsed": "a day"},
+    ],
+    ids=str,
+)
+def test_an_impossible_policy_is_refused_and_named(impossible):
+    with pytest.raises(ValueError, match=r"RetryPolicy\(" + next(iter(impossible))):
+        RetryPolicy(**impossible)

@@ -235,7 +235,7 @@ def test_timers_come_out_in_the_order_of_a_sorted_list(seed):
 
 def test_the_largest_numbers_fit_into_a_timer():
     timers = Timers()
-    largest = Timer(1e300, TimerKind.START, 2**44 - 1, 2**17 - 1)
+    largest = Timer(1e300, TimerKind.GATE, 2**43 - 1, 2**17 - 1)
     timers.set(*largest)
     assert timers.pop_due(1e301) == largest
 

@@ -229,7 +229,6 @@ def batch_of(*outcomes, recorded=()):
         name = "abcdef"[index]
         lease = Lease(Seq(index), key, Message(name, None), 1, prepared=b"known" if name in recorded else None)
         batch.leases.append(lease)
-        batch.seqs.append(lease.seq)
         if outcome is None:
             continue
         batch.entries.append(Entry(f"s:1:{name}", key, name, "message", outcome.ops))
@@ -253,9 +252,9 @@ def test_what_cannot_be_recorded_leaves_the_batch_before_the_sink_sees_it():
     batch = batch_of(Executed([1]), bad, Executed([object()]), Executed([2]))
     assert list(make().record(batch)) == [0, 3]
     assert [entry.message_id for entry in batch.entries] == ["a", "d"]
-    assert (batch.seqs, batch.rest.derived, batch.rest.values) == ([0, 3], {}, {})
-    assert [(ended.seq, ended.end) for _, ended, _ in batch.rest.ended] == [(1, "dead"), (2, "dead")]
-    assert batch.rest.ended[0][2].startswith("OutcomeNotEncodable: message 'b' of kind 'message': derived[0].payload")
+    assert ([lease.seq for lease in batch.leases], batch.rest.derived, batch.rest.values) == ([0, 3], {}, {})
+    assert [(failed.lease.seq, failed.is_final) for failed in batch.rest.failed] == [(1, True), (2, True)]
+    assert str(batch.rest.failed[0].error).startswith("message 'b' of kind 'message': derived[0].payload")
 
 
 def test_ops_of_the_sqlite_sink_come_back(tmp_path):

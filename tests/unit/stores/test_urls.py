@@ -5,6 +5,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from naviscope_ingest import IngestRuntime
+from naviscope_ingest.errors import UnknownOption
 from naviscope_ingest.stores import MemoryStore, SqliteStore, open_store, urls
 
 
@@ -34,6 +36,46 @@ async def test_a_malformed_url_is_refused(url):
 def test_an_unknown_scheme_names_what_is_installed(url):
     with pytest.raises(ValueError, match="memory:, sqlite:"):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "says"),
+    [
+        (
+            "memory://",
+            "vfs",
+            "the store 'memory:' has no option 'vfs': its options are clock, keep_reports, store_id",
+        ),
+        (
+            "sqlite:///a.db",
+            "retian",
+            "'sqlite:' has no option 'retian', perhaps 'retain' was meant: its options are clock",
+        ),
+    ],
+)
+async def test_an_option_that_a_store_does_not_have_is_named(url, option, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownOption, match=says) as caught:
+        open_store(url, **{option: 1})
+    assert (caught.value.option, caught.value.store) == (option, url.partition(":")[0] + ":")
+    with pytest.raises(UnknownOption, match=says):
+        async with IngestRuntime.open(url, executor=None, commit_sink=None, **{option: 1}):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@asynccontextmanager
+async def open_strictly(place, *, size=1):
+    yield place, size
+
+
+async def test_the_options_of_a_store_of_another_package_are_checked_too(monkeypatch):
+    entry = EntryPoint("theirs", f"{__name__}:open_strictly", urls.GROUP)
+    monkeypatch.setattr(urls, "entry_points", lambda group: [entry])
+    async with open_store("theirs://there", size=2) as opened:
+        assert opened == ("//there", 2)
+    with pytest.raises(UnknownOption, match="its options are size"):
+        open_store("theirs://there", colour=2)
 
 
 @asynccontextmanager

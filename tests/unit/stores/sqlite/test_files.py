@@ -10,6 +10,7 @@ import pytest
 
 from naviscope_ingest.stores import SqliteStore
 from naviscope_ingest.stores.sqlite import (
+    BackupFailed,
     NewerFormat,
     NotAStore,
     StoreCorrupt,
@@ -17,7 +18,9 @@ from naviscope_ingest.stores.sqlite import (
     StoreLocked,
     StoreReadOnly,
     StoreUnavailable,
+    backup,
 )
+from naviscope_ingest.stores.sqlite.backup import Copy
 from naviscope_ingest.stores.sqlite.schema import APPLICATION_ID, load_scripts
 from naviscope_spi import EpochOptions, Message, Resource, Settlement
 from tests.unit.stores.sqlite.faults import FaultyDisk, Times
@@ -197,7 +200,7 @@ async def test_a_backup_is_made_while_work_goes_on_and_opens_read_only(tmp_path)
         assert await store.read("space", ["key"]) == {}
         facts = store.facts()
         told = [fact.body async for batch in up_to_caught_up(facts) for fact in batch]
-        assert sum(len(getattr(body, "messages", ())) for body in told) == 5_001
+        assert sum(len(getattr(body, "messages", ())) for body in told) == 5_001 == told[0].amount
         with pytest.raises(StoreReadOnly, match=r"copy\.db"):
             await store.put(epoch, [Message("x", 1)])
     assert copy.read_bytes() == before
@@ -205,6 +208,39 @@ async def test_a_backup_is_made_while_work_goes_on_and_opens_read_only(tmp_path)
         (lease,) = await store.pop_ready(session, seqs)
         assert lease.crashes == 0
         await store.settle(session, Settlement(committed=[lease]))
+
+
+async def test_a_backup_that_cannot_be_made_blames_the_copy_and_the_store_goes_on(tmp_path):
+    with FaultyDisk() as disk:
+        async with SqliteStore.open(tmp_path / "a.db", vfs=disk.name) as store:
+            epoch = (await store.open_epoch("nightly", EpochOptions())).key
+            disk.before = Times(apsw.FullError, "write", "partial", times=1_000)
+            with pytest.raises(BackupFailed, match=r"copy\.db cannot be made: .*the store goes on"):
+                await store.backup(str(tmp_path / "copy.db"))
+            disk.before = lambda what, file: None
+            assert not list(tmp_path.glob("copy*"))
+            with pytest.raises(BackupFailed, match=r"nowhere/copy\.db cannot be made"):
+                await store.backup(str(tmp_path / "nowhere" / "copy.db"))
+            assert len((await store.put(epoch, [Message("a", 1)])).accepted) == 1
+            await store.backup(str(tmp_path / "copy.db"))
+    async with SqliteStore.open(tmp_path / "copy.db", read_only=True) as store:
+        assert await store.verify() == []
+
+
+async def test_a_backup_ends_when_the_store_has_to_open_its_file_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(backup, "_PAGES", 1)
+    with FaultyDisk() as disk:
+        async with SqliteStore.open(tmp_path / "a.db", vfs=disk.name) as store:
+            epoch = (await store.open_epoch("nightly", EpochOptions())).key
+            copy = await store._read(lambda ledger: Copy(ledger, str(tmp_path / "copy.db")))
+            assert not await store._read(copy.step)
+            disk.before = Times(apsw.FullError, "write", "db-wal", times=1)
+            assert len((await store.put(epoch, [Message("a", 1)])).accepted) == 1
+            with pytest.raises(BackupFailed, match="opened its file anew"):
+                await store._read(copy.step)
+            copy.close()
+            assert await store.verify() == []
+    assert not list(tmp_path.glob("copy*"))
 
 
 async def up_to_caught_up(facts):

@@ -96,7 +96,7 @@ async def test_a_changed_or_missing_row_is_named(tmp_path, change, named):
 
 
 async def test_a_changed_message_is_not_handed_out(tmp_path):
-    async with SqliteStore.open(tmp_path / "a.db") as store:
+    async with SqliteStore.open(tmp_path / "a.db", max_recent=0) as store:
         epoch = (await store.open_epoch("nightly", EpochOptions())).key
         seqs = (await store.put(epoch, [Message("a", "payload")])).accepted
         await store._read(lambda ledger: ledger.connection.execute("update messages set payload = x'a0'"))
