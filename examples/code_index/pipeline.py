@@ -11,7 +11,7 @@ together with them, so a process that is killed has found nothing, or has left b
 
 Modules may import each other in circles: `resolve` waits for what others *declare*, never for another `resolve`. A
 module that does not exist is provided by nobody. When nothing is left that could provide it, those who wait run without
-(`on_unresolved="run"`), find it among the unmet dependencies, and report it.
+(`on_unresolved="run"`), see that it is not in the tables, and report it.
 
 What a name leads through is only known on the way: `os.path.join` needs `posixpath`, which few import by that name. So
 `resolve` may find that it cannot run yet, and is deferred until that module is declared.
@@ -145,7 +145,7 @@ def resolve_names(module: str, database: Path, *, unmet: frozenset[str]) -> Outc
             missing = [
                 (str(name), int(str(line)))
                 for name, line in index.rows("SELECT imported, line FROM import WHERE module = ?", module)
-                if name in unmet and resolver.resolve(str(name)) is None and not _is_external(str(name), index)
+                if resolver.resolve(str(name)) is None and not _is_external(str(name), index)
             ]
         except NotDeclared as found:
             return Deferred([wait_for(found.module)])
