@@ -2,6 +2,9 @@ PYTHON ?= python3
 MINUTES ?= 10
 BIN := .venv/bin
 STAMP := .venv/.stamp
+PEERS := .venv/.peers
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 .PHONY: help .venv demo test check bench soak lock format clean
 
@@ -29,15 +32,19 @@ check: $(STAMP) ## Lint, check the format, the types and the layers
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_architecture.py -q
 
-bench: $(STAMP) ## Run the benchmarks
+bench: $(PEERS) ## Run the benchmarks
 	$(BIN)/python -m benchmarks
+
+$(PEERS): $(STAMP) requirements-bench.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-bench.lock
+	@touch $@
 
 soak: $(STAMP) ## Run the soak test for MINUTES (default 10)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-lock: $(STAMP) ## Renew requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --extra test --extra dev \
-		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.lock
+lock: $(STAMP) ## Renew requirements.lock and requirements-bench.lock
+	$(COMPILE) pyproject.toml --extra test --extra dev --output-file requirements.lock
+	$(COMPILE) benchmarks/requirements.in --constraint requirements.lock --output-file requirements-bench.lock
 
 format: $(STAMP) ## Format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .

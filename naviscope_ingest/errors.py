@@ -35,14 +35,18 @@ __all__ = [
     "EpochSealed",
     "EpochTimeout",
     "HandlerError",
+    "ImportRefused",
     "IngestError",
     "InternalError",
+    "InvalidFilter",
     "InvalidMessage",
     "OutcomeNotDecodable",
     "OutcomeNotEncodable",
     "PartlyRefused",
+    "PatchRefused",
     "PayloadNotDecodable",
     "PayloadNotEncodable",
+    "ReplayInVain",
     "RuntimeFailed",
     "RuntimeStopped",
     "SinkMisbehaved",
@@ -50,6 +54,7 @@ __all__ = [
     "StoreRefused",
     "UnknownEpoch",
     "UnknownKind",
+    "UnknownLetter",
     "UnknownMessage",
     "UnknownOption",
 ]
@@ -143,6 +148,7 @@ class EpochFailed(IngestError):  # noqa: N818 - reads as a sentence where it is 
             f"epoch {report.name!r} did not succeed: {report.dead} dead, {report.cancelled} cancelled, "
             f"{report.expired} expired of {report.submitted}"
             + ("" if first is None else f"; first {first.message_id!r}: {first.error}")
+            + ("; intake.dead_letters shows and replays what is dead" if report.dead or report.expired else "")
         )
         self.report = report
 
@@ -159,6 +165,85 @@ class UnknownMessage(IngestError):  # noqa: N818 - reads as a sentence where it 
         super().__init__(f"epoch {epoch!r} has no message {message_id!r}: it was never submitted, or its id is freed")
         self.epoch = epoch
         self.message_id = message_id
+
+
+class UnknownLetter(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A message has no dead letter.
+
+    Args:
+        epoch: the name of the epoch.
+        message_id: the id.
+        stands: how it stands instead, in words.
+    """
+
+    def __init__(self, epoch: str, message_id: str, stands: str) -> None:
+        super().__init__(f"message {message_id!r} of epoch {epoch!r} has no dead letter: {stands}")
+        self.epoch = epoch
+        self.message_id = message_id
+        self.stands = stands
+
+
+class ReplayInVain(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A dead letter only followed from others, and would do so again.
+
+    Args:
+        message_id: the message.
+        causes: names of epochs and ids of the messages that it followed from.
+    """
+
+    def __init__(self, message_id: str, causes: Sequence[tuple[str, str]]) -> None:
+        named = ", ".join(f"{cause!r} of epoch {epoch!r}" for epoch, cause in causes[:5]) or "an epoch that failed"
+        super().__init__(
+            f"message {message_id!r} ended because of {named}, and would end so again: replay that, which brings this "
+            "one back too"
+        )
+        self.message_id = message_id
+        self.causes = causes
+
+
+class InvalidFilter(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A filter for dead letters names a key that does not exist, or has a value that no letter can have.
+
+    Args:
+        key: the key.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}" if key else reason)
+        self.key = key
+        self.reason = reason
+
+
+class PatchRefused(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """An edited payload does not fit. Nothing was changed.
+
+    Args:
+        path: the path of the patch that is wrong; empty if it is the whole.
+        reason: why.
+        message_id: the message, if it is known.
+    """
+
+    def __init__(self, path: str, reason: str, message_id: str = "") -> None:
+        where = f"patch {path!r}" if path else "the edited payload"
+        super().__init__(f"{where}{f' of message {message_id!r}' if message_id else ''} is refused: {reason}")
+        self.path = path
+        self.reason = reason
+        self.message_id = message_id
+
+
+class ImportRefused(IngestError):  # noqa: N818 - reads as a sentence where it is raised
+    """A line of an import is no dead letter, or does not fit the others. Nothing was submitted.
+
+    Args:
+        line: the number of the line, from 1.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}; nothing was submitted")
+        self.line = line
+        self.reason = reason
 
 
 class BadOutcome(IngestError):  # noqa: N818 - reads as a sentence where it is raised

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import trio
@@ -12,9 +13,11 @@ import trio
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, explain_epoch, explain_message
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.epochs import EpochPage
+from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, SubmitReceipt
 from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
+from naviscope_spi.messages import is_number
 
 if TYPE_CHECKING:
     from naviscope_ingest.runtime import IngestRuntime
@@ -58,9 +61,11 @@ class Epoch(Generic[P]):
         """How it stands now."""
         return self._intake.report(self)
 
-    async def submit(self, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+    async def submit(
+        self, messages: Messages[P], *, strict: bool = False, unique_for: float | None = None
+    ) -> SubmitReceipt:
         """Submit messages; see `IntakeHandle.submit`."""
-        return await self._intake.submit(self, messages, strict=strict)
+        return await self._intake.submit(self, messages, strict=strict, unique_for=unique_for)
 
     async def seal(self) -> None:
         """Take no more messages but derived ones."""
@@ -109,11 +114,17 @@ class IntakeHandle(Generic[P]):
     def __init__(self, runtime: IngestRuntime[P, Any], kernel: Kernel) -> None:
         self._runtime = runtime
         self._kernel = kernel
+        self._dead_letters: DeadLetters[P] = DeadLetters(self, kernel)
 
     @property
     def runtime(self) -> IngestRuntime[P, Any]:
         """The runtime behind this handle."""
         return self._runtime
+
+    @property
+    def dead_letters(self) -> DeadLetters[P]:
+        """What ended dead or expired: to be found, replayed, edited, discarded or exported."""
+        return self._dead_letters
 
     # Epochs
 
@@ -242,7 +253,14 @@ class IntakeHandle(Generic[P]):
 
     # Messages
 
-    async def submit(self, epoch: Epoch[P] | str, messages: Messages[P], *, strict: bool = False) -> SubmitReceipt:
+    async def submit(
+        self,
+        epoch: Epoch[P] | str,
+        messages: Messages[P],
+        *,
+        strict: bool = False,
+        unique_for: float | None = None,
+    ) -> SubmitReceipt:
         """Store messages and let them run as soon as what they depend on has committed.
 
         When it returns they are as safe as the store is durable. An iterator is read chunk by chunk. If something is
@@ -253,11 +271,18 @@ class IntakeHandle(Generic[P]):
             epoch: where they belong.
             messages: a message, an iterable or an async iterable of them.
             strict: whether an id that is known with another content is an error.
+            unique_for: for producers that deliver again, perhaps into another epoch: seconds for which a message that
+                is accepted now is remembered by its kind and id. One that is remembered from another epoch is a
+                duplicate: it is not stored here, and what depends on it here does not find it.
 
         Raises:
             EpochSealed: the epoch is not open, and a message is unknown in it.
-            InvalidMessage: something is not a message, or conflicts and `strict` is set.
+            InvalidMessage: something is not a message, or conflicts and `strict` is set; or `unique_for` is no number
+                of seconds.
+            StoreRefused: the store cannot remember ids beyond their epoch.
         """
+        if unique_for is not None and not (is_number(unique_for) and 0 < unique_for < inf):
+            raise InvalidMessage(f"unique_for={unique_for!r:.80}: give seconds, as a finite number above zero")
         page = self._page(epoch)
         total = _Total()
         size = self._runtime.config.submit_chunk
@@ -265,11 +290,11 @@ class IntakeHandle(Generic[P]):
             if isinstance(messages, list | tuple) and len(messages) <= size:
                 # Most submits are small, and need nothing that cuts them.
                 if messages:
-                    await self._put(page, _checked(messages), total, strict=strict)
+                    await self._put(page, _checked(messages), total, strict, unique_for)
             else:
                 async with aclosing(chunks_of(messages, size)) as chunks:
                     async for chunk in chunks:
-                        await self._put(page, chunk, total, strict=strict)
+                        await self._put(page, chunk, total, strict, unique_for)
                         if len(chunk) == size:
                             await trio.lowlevel.checkpoint()
         except Exception as error:
@@ -279,8 +304,10 @@ class IntakeHandle(Generic[P]):
             await trio.lowlevel.checkpoint()
         return total.receipt()
 
-    async def _put(self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, *, strict: bool) -> None:
-        receipt = await self._kernel.put(page, chunk)
+    async def _put(
+        self, page: EpochPage, chunk: Sequence[Message[P]], total: _Total, strict: bool, unique_for: float | None
+    ) -> None:
+        receipt = await self._kernel.put(page, chunk, unique_for)
         total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
         if strict and receipt.conflicts:
             raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")

@@ -118,10 +118,19 @@ class Core:
         """Return a message that has not committed."""
         return self._nodes.get(seq)
 
+    def finder(self) -> Callable[[Seq], Node | None]:
+        """Return what does as `node`, for those who ask for every message."""
+        return self._nodes.get
+
     def is_unfinished(self, seq: Seq) -> bool:
         """Tell whether a message has not ended."""
         node = self._nodes.get(seq)
         return node is not None and node.state is not State.ENDED
+
+    def is_letter(self, seq: Seq) -> bool:
+        """Tell whether a message ended dead or expired."""
+        node = self._nodes.get(seq)
+        return node is not None and node.end in ("dead", "expired")
 
     def find(self, number: int, message_id: str) -> Node | None:
         """Return a message that has not committed, by epoch and id."""
@@ -233,7 +242,7 @@ class Core:
         Those who wait for the whole epoch still find it; a message of it is no longer known.
         """
         epoch = self._epoch(number)
-        if epoch.is_freed or not epoch.is_completed or epoch.ends["dead"] or epoch.ends["expired"]:
+        if epoch.is_freed or not epoch.is_completed or epoch.is_pinned:
             return epoch.is_freed
         for node in epoch.live.values():
             del self._nodes[node.seq]
@@ -263,6 +272,17 @@ class Core:
         epoch = self._epoch(number)
         epoch.duplicates += duplicates
         epoch.conflicts += conflicts
+
+    def expect(self, number: int, kind: str) -> None:
+        """Learn that a message of some kind has derived others, which are told later: they are alive already."""
+        self._epoch(number).expect(kind, 1)
+
+    def expect_no_more(self, number: int, kind: str) -> None:
+        """Learn that all of them were told."""
+        epoch = self._epoch(number)
+        epoch.expect(kind, -1)
+        self._transitions.touch(epoch)
+        self._transitions.settle()
 
     # Facts about messages
 
@@ -437,16 +457,15 @@ class Core:
                 and message.expires_at is None
                 and epoch.kinds is None
             ):
-                # What `retire` would do for a message that is in nothing else.
+                # What `retire` would do for a message that is in nothing else. Nobody asks since when it has committed.
                 node.state = ENDED
-                node.since = now
                 epoch.unfinished -= 1
                 transitions.ended += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
             del epoch.live[message.id]
-            epoch.done.add(message.id)
+            epoch.done[message.id] = None
             epoch.ends["committed"] += 1
             child = node.first
             if child is not None:
@@ -597,10 +616,18 @@ class Core:
         Raises:
             Refused: the message is unknown, or its end cannot be replayed.
         """
-        revived = closure(self._letter(seq, "replayed"))
-        revive(self._transitions, revived)
-        self._transitions.settle()
+        revived = self.follow([self.letter(seq, "replayed")])
+        self.revive(revived)
         return [node.seq for node in revived]
+
+    def follow(self, letters: Iterable[Node]) -> list[Node]:
+        """Return what a replay of these brings back to life: they, and all that their ends took down."""
+        return closure(letters)
+
+    def revive(self, nodes: Sequence[Node]) -> None:
+        """Learn that ended messages were replayed together."""
+        revive(self._transitions, nodes)
+        self._transitions.settle()
 
     def discard(self, seq: Seq) -> None:
         """Give a dead or expired message up: those who are held by it follow its end.
@@ -608,12 +635,22 @@ class Core:
         Raises:
             Refused: the message is unknown, or has no dead letter.
         """
-        node = self._letter(seq, "discarded")
+        node = self.letter(seq, "discarded")
+        node.epoch.discarded += not node.more().discarded
         node.more().discarded = True
         self._graph.discarded(node)
         self._transitions.settle()
 
-    def _letter(self, seq: Seq, what: str) -> Node:
+    def letter(self, seq: Seq, what: str) -> Node:
+        """Return a dead or expired message.
+
+        Args:
+            seq: which.
+            what: what is to happen to it, in words.
+
+        Raises:
+            Refused: it is none.
+        """
         node = self._nodes.get(seq)
         if node is None:
             raise Refused(f"message {seq} is not known here, or has committed: only a dead letter can be {what}")

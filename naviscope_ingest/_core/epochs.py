@@ -6,7 +6,7 @@ so neither a duplicate nor a repeated delivery can complete an epoch early or ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from naviscope_ingest._core.barriers import Barrier
 from naviscope_ingest._core.nodes import Ghost, Node, State
@@ -36,15 +36,18 @@ class EpochTracker:
         verdict: the end of everything that has not ended, once the epoch was cancelled or its deadline passed.
         was_cancelled: whether its cancellation was asked for.
         live: messages that have not committed, by id; ended ones stay, to be replayed.
-        done: ids of messages that committed.
+        done: ids of messages that committed; a dictionary, since the interpreter does not look through one of strings
+            for garbage, and would through a set.
         ghosts: ids that are waited for and were never submitted.
-        unfinished: how many messages have not ended.
+        unfinished: how many messages have not ended; a parent counts until all that it derived is known here.
         waiting: how many of those wait or are held.
         ends: how many ended in each way.
+        discarded: how many dead letters were given up.
         duplicates, conflicts: how many submits repeated a known id, with the same or another content.
         values: what committed messages left for their dependents, by id.
         barriers: by kind, those that somebody waited for.
         kinds: unfinished messages by kind; counted from the first barrier on.
+        expected: the kinds of such parents, and how many there are.
         waiters: terms that wait for the whole epoch.
         doomed: messages that nothing alive can release, as far as the last look found.
         is_freed: whether ids and ends are gone: it completed, and nothing in it can be replayed.
@@ -54,10 +57,12 @@ class EpochTracker:
         "_succeeded_before",
         "barriers",
         "conflicts",
+        "discarded",
         "done",
         "doomed",
         "duplicates",
         "ends",
+        "expected",
         "ghosts",
         "is_blocked",
         "is_freed",
@@ -99,16 +104,18 @@ class EpochTracker:
         self.verdict: BadEnd | None = None
         self.was_cancelled = False
         self.live: dict[str, Node] = {}
-        self.done: set[str] = set()
+        self.done: dict[str, None] = {}
         self.ghosts: dict[str, Ghost] = {}
         self.unfinished = 0
         self.waiting = 0
         self.ends: dict[End, int] = dict.fromkeys(("committed", "dead", "skipped", "cancelled", "expired"), 0)
+        self.discarded = 0
         self.duplicates = 0
         self.conflicts = 0
         self.values: dict[str, bytes] = {}
         self.barriers: dict[str, Barrier] = {}
         self.kinds: dict[str, int] | None = None
+        self.expected: dict[str, int] = {}
         self.waiters: list[Term] = []
         self.doomed: list[Node] = []
         self.is_freed = False
@@ -134,6 +141,11 @@ class EpochTracker:
         if self._succeeded_before is False and not any(self.ends.values()):
             return False
         return not any(self.ends[end] for end in _BAD)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it has a dead letter that may be replayed."""
+        return not self.is_freed and self.ends["dead"] + self.ends["expired"] > self.discarded
 
     @property
     def status(self) -> Status:
@@ -180,13 +192,22 @@ class EpochTracker:
                 self.kinds = {}
                 for node in self.pending():
                     self.count_kind(node, 1)
+                for each, count in self.expected.items():
+                    _count(self.kinds, each, count)
         return barrier
+
+    def expect(self, kind: str, by: Literal[1, -1]) -> None:
+        """Count a parent of some kind in or out whose derived messages are alive, and not all known here yet."""
+        self.unfinished += by
+        _count(self.expected, kind, by)
+        if self.kinds is not None:
+            _count(self.kinds, kind, by)
 
     def free(self) -> None:
         """Let go of ids, ends, values and barriers. What the whole epoch came to stays known."""
         self.is_freed = True
         self.live.clear()
-        self.done = set()
+        self.done = {}
         self.values = {}
         self.barriers = {}
         self.kinds = None
@@ -205,9 +226,12 @@ class EpochTracker:
     def count_kind(self, node: Node, by: Literal[1, -1]) -> None:
         """Keep the count of unfinished messages by kind."""
         assert self.kinds is not None
-        kind: Any = node.message.kind
-        left = self.kinds.get(kind, 0) + by
-        if left:
-            self.kinds[kind] = left
-        else:
-            self.kinds.pop(kind, None)
+        _count(self.kinds, node.message.kind, by)
+
+
+def _count(kinds: dict[str, int], kind: str, by: int) -> None:
+    left = kinds.get(kind, 0) + by
+    if left:
+        kinds[kind] = left
+    else:
+        kinds.pop(kind, None)

@@ -154,6 +154,8 @@ def explain_epoch(core: Core, epoch: EpochTracker, *, looked_at: int = 10_000) -
     found: Counter[str] = Counter()
     if not epoch.is_sealed:
         found["the epoch is not sealed: more messages may come"] = 1
+    if epoch.expected:
+        found["derived messages of a committed parent are still coming in"] = sum(epoch.expected.values())
     for node in asked:
         found.update({_general(reason) for reason in reasons.of(node)})
     asked.sort(key=lambda node: (-len(node.all_waiters()), node.seq))
@@ -198,7 +200,9 @@ class _Reasons:
         if node.state is State.COMMITTING:
             return [Reason("committing", "its outcome is with the sink", "the sink commits")]
         rare = node.rare
-        return [Reason("ended", f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": "))]
+        text = f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": ")
+        is_letter = node.end in ("dead", "expired") and not (rare is not None and rare.discarded)
+        return [Reason("ended", text, "intake.dead_letters shows its dead letter, and replays it" if is_letter else "")]
 
     def _counting(self, node: Node) -> Iterator[Reason]:
         passing = Case(node, node.since)

@@ -55,6 +55,8 @@ class Fold:
                 core.commit(fact.seqs, values=fact.values)
             case Ended():
                 core.end(fact)
+                if fact.discarded and core.is_letter(fact.seq):
+                    core.discard(fact.seq)
             case Waits():
                 self._wait(fact)
             case Prepared():

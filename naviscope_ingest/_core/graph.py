@@ -64,10 +64,10 @@ class Graph:
                 else:
                     self.open_case(node, node.message.depends_on, now)
                 return
-            if dependency in done:
-                continue
             parent = live.get(dependency)
             if parent is None:
+                if dependency in done:
+                    continue
                 epoch.ghost(dependency).waiters.append(node)
             elif parent.state is ENDED:
                 self.open_case(node, node.message.depends_on, now)

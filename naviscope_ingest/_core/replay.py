@@ -7,7 +7,7 @@ cause is gone.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from naviscope_ingest._core.epochs import EpochTracker
@@ -20,11 +20,11 @@ from naviscope_spi import Seq
 __all__ = ["closure", "revive"]
 
 
-def closure(root: Node) -> list[Node]:
-    """Return a message and all whose ends follow from its end, in order of acceptance."""
-    found: dict[Seq, Node] = {root.seq: root}
+def closure(roots: Iterable[Node]) -> list[Node]:
+    """Return messages and all whose ends follow from theirs, in order of acceptance."""
+    found: dict[Seq, Node] = {root.seq: root for root in roots}
     epochs: dict[int, None] = {}
-    todo = [root]
+    todo = list(found.values())
     while todo:
         node = todo.pop()
         waiters: list[Any] = list(node.all_waiters())
@@ -64,6 +64,7 @@ def _reset(node: Node, now: float) -> None:
     epoch, rare = node.epoch, node.more()
     assert node.end is not None
     epoch.ends[node.end] -= 1
+    epoch.discarded -= rare.discarded
     epoch.unfinished += 1
     node.end = None
     node.state = State.WAITING

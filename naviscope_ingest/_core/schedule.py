@@ -224,6 +224,12 @@ class Schedule:
         """Tell whether something may be ready to start. What is parked at a gate may not."""
         return bool(self.ring or self.levels)
 
+    @property
+    def depth(self) -> int:
+        """How many entries there are, void ones included. A lane is one entry."""
+        levels = (self._usual, *self.levels.values())
+        return sum(len(queue.entries) for level in levels for queue in level.ring)
+
     def forget(self, number: int) -> None:
         """Let go of the queue of an epoch that has completed."""
         if self._branches is not None and self.regulation is not None:

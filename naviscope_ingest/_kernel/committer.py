@@ -14,6 +14,7 @@ import trio
 from naviscope_ingest._core import Core
 from naviscope_ingest._kernel.commits import check_answer, commit_entries
 from naviscope_ingest._kernel.epochs import EpochBook
+from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.inside import inside_for
 from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
@@ -26,6 +27,9 @@ from naviscope_spi import Clock, CommitBatch, CommitSink, Derived, Message, Seq,
 
 __all__ = ["Committer"]
 
+_AT_ONCE = 4_000
+"""How many derived messages the core is told of together with the commit of their parents."""
+
 
 class Committer:
     """Empties the outbox.
@@ -34,6 +38,7 @@ class Committer:
         sink: where results become visible.
         core: is told what committed.
         planner: sorts answers.
+        fan_outs: sees to outcomes that bring too much for one settlement.
         judge: decides on attempts that failed.
         membership: settles them.
         recorder: writes outcomes down before the sink sees them, if that is needed.
@@ -57,6 +62,7 @@ class Committer:
         sink: CommitSink[Any],
         core: Core,
         planner: Planner,
+        fan_outs: FanOuts,
         judge: Judge,
         membership: Membership,
         recorder: Recorder | None,
@@ -76,6 +82,7 @@ class Committer:
         self._inside = inside_for(sink, membership)
         self._core = core
         self._planner = planner
+        self._fan_outs = fan_outs
         self._judge = judge
         self._tried = judge.tried
         self._membership = membership
@@ -166,6 +173,8 @@ class Committer:
 
     async def _commit_rest(self, batch: Batch, rest: Rest) -> None:
         """Settle a batch that does more than commit messages that bring nothing."""
+        for lease, outcome in rest.fan_outs:
+            self._fan_outs.stage(lease, outcome)
         if rest.failed:
             await self._judge.judge(batch)
         if rest.fatal is not None:
@@ -201,7 +210,7 @@ class Committer:
         await self._judge.judge(batch)
 
     async def _stage(self, batch: Batch, rest: Rest) -> None:
-        """Put large numbers of derived messages aside in chunks, so that no settlement grows too long."""
+        """Put large numbers of derived messages aside that were recorded whole, so that no settlement grows long."""
         limit = self._config.max_derived
         by_seq = {lease.seq: lease for lease in batch.leases}
         for seq, derived in rest.derived.items():
@@ -226,10 +235,19 @@ class Committer:
         core = self._core
         for lease, ended, error in rest.ended:
             self._book.fail(lease.epoch.number, lease.message.id, ended.end, error, ())
-        derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = [
-            (key.number, [seq], [message]) for seq, key, message in settled.accepted
-        ]
-        self._count_known(batch, rest, settled)
+        derived: list[tuple[int, Sequence[Seq], Sequence[Message[Any]]]] = []
+        if rest.derived:
+            promised = Counter[int]()
+            parents = [lease for lease in batch.leases if lease.seq in rest.derived]
+            for lease in parents:
+                brought = rest.derived[lease.seq]
+                promised[lease.epoch.number] += len(brought.messages) + brought.staged
+            if len(settled.accepted) > _AT_ONCE:
+                self._fan_outs.bring(settled.accepted, parents, promised)
+            else:
+                derived = [(key.number, [seq], [message]) for seq, key, message in settled.accepted]
+                promised.subtract(number for number, _, _ in derived)
+                self._fan_outs.count_known(promised)
         core.commit(
             [lease.seq for lease in batch.leases],
             values=rest.values,
@@ -245,19 +263,6 @@ class Committer:
         for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-
-    def _count_known(self, batch: Batch, rest: Rest, settled: Settled) -> None:
-        """Count derived messages whose ids were known already. The first ones won."""
-        known: Counter[int] = Counter()
-        for lease in batch.leases if rest.derived else ():
-            derived = rest.derived.get(lease.seq)
-            if derived is not None:
-                known[lease.epoch.number] += len(derived.messages) + derived.staged
-        known.subtract(key.number for _, key, _ in settled.accepted)
-        for number, count in known.items():
-            # A cancelled epoch takes no derived messages at all: those are not known, but unwanted.
-            if count > 0 and not self._core.epochs[number].was_cancelled:
-                self._core.count_duplicates(number, count)
 
     def _depths(self) -> dict[str, int]:
         epochs = self._core.epochs.values()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import trio
 from attrs import define, field
@@ -45,7 +46,6 @@ class EpochPage:
     def restore(self, report: EpochReport, state: EpochState) -> None:
         """Take over what an earlier process reported when the epoch completed."""
         self.opened_at, self.sealed_at, self.completed_at = report.opened_at, report.sealed_at, report.completed_at
-        self.failures = list(report.failures)
         self.revision = report.revision
         if state == "completed":
             self.last = report
@@ -116,33 +116,51 @@ class EpochBook:
         """Say how an epoch stands."""
         if page.last is not None:
             return page.last
-        return _report(page, self._core.epochs[page.key.number])
+        return self._report(page, self._core.epochs[page.key.number])
 
     def final_report(self, tracker: EpochTracker, at: float) -> EpochReport:
         """Report on an epoch that is about to be recorded as completed."""
         page = self._pages[tracker.number]
         if page.completed_at is None:
             page.completed_at = at
-        return _report(page, tracker)
+        return self._report(page, tracker)
 
     def complete(self, tracker: EpochTracker, report: EpochReport) -> None:
         """Note that an epoch completed, and let the core forget what nobody can ask for any more."""
         page = self._pages[tracker.number]
         page.last = report
         self._core.free_epoch(tracker.number)
-        self._completed[tracker.number] = None
-        self._completed.move_to_end(tracker.number)
+        self._keep_for_now(tracker.number)
         page.tell()
+
+    def release(self, number: int) -> None:
+        """Let an epoch go whose dead letters were discarded, if it has completed and nothing else pins it."""
+        page = self._pages.get(number)
+        if page is not None and page.last is not None and self._core.free_epoch(number):
+            self._keep_for_now(number)
+
+    def _keep_for_now(self, number: int) -> None:
+        self._completed[number] = None
+        self._completed.move_to_end(number)
         while len(self._completed) > self._keep:
-            self._forget(self._completed.popitem(last=False)[0])
+            oldest = self._completed.popitem(last=False)[0]
+            if not self._core.epochs[oldest].is_pinned:
+                self._forget(oldest)
 
     def reopen(self, number: int) -> None:
         """Note that an epoch is being repaired."""
         self._completed.pop(number, None)
         page = self._pages[number]
         page.last = None
-        page.failures.clear()
         page.tell()
+
+    def _failures(self, tracker: EpochTracker) -> Iterator[Failure]:
+        """Yield the messages of an epoch that are dead, cancelled or expired now: a replay changes which."""
+        for node in tracker.live.values():
+            if node.end in ("dead", "cancelled", "expired") and node.rare is not None:
+                causes = (self._core.node(seq) for seq in sorted(node.rare.causes))
+                ids = [cause.id for cause in causes if cause is not None]
+                yield Failure(node.id, node.end, node.rare.reason, ids)
 
     def wake_all(self) -> None:
         """Wake everybody who waits for any epoch."""
@@ -155,26 +173,28 @@ class EpochBook:
             del self._names[page.key.name]
         self._core.forget_epoch(number)
 
-
-def _report(page: EpochPage, tracker: EpochTracker) -> EpochReport:
-    ends = tracker.ends
-    return EpochReport(
-        name=page.key.name,
-        number=page.key.number,
-        state=tracker.state,
-        is_blocked=tracker.is_blocked,
-        revision=page.revision + tracker.revision,
-        submitted=tracker.submitted,
-        unfinished=tracker.unfinished,
-        committed=ends["committed"],
-        dead=ends["dead"],
-        skipped=ends["skipped"],
-        cancelled=ends["cancelled"],
-        expired=ends["expired"],
-        duplicates=tracker.duplicates,
-        conflicts=tracker.conflicts,
-        failures=tuple(page.failures),
-        opened_at=page.opened_at,
-        sealed_at=page.sealed_at,
-        completed_at=page.completed_at,
-    )
+    def _report(self, page: EpochPage, tracker: EpochTracker) -> EpochReport:
+        ends, revision = tracker.ends, page.revision + tracker.revision
+        failures = page.failures
+        if revision or tracker.state == "repairing":
+            failures = list(islice(self._failures(tracker), self._max_failures))
+        return EpochReport(
+            name=page.key.name,
+            number=page.key.number,
+            state=tracker.state,
+            is_blocked=tracker.is_blocked,
+            revision=revision,
+            submitted=tracker.submitted,
+            unfinished=tracker.unfinished,
+            committed=ends["committed"],
+            dead=ends["dead"],
+            skipped=ends["skipped"],
+            cancelled=ends["cancelled"],
+            expired=ends["expired"],
+            duplicates=tracker.duplicates,
+            conflicts=tracker.conflicts,
+            failures=tuple(failures),
+            opened_at=page.opened_at,
+            sealed_at=page.sealed_at,
+            completed_at=page.completed_at,
+        )

@@ -85,7 +85,12 @@ class Inside:
             await drop_refused(batch, refused)
             rest = settlement_of(batch, without=part.done)
             part.settled.append(await self._membership.write(rest))
-        return Settled(part.settled[-1].position, [each for settled in part.settled for each in settled.accepted], ())
+        if len(part.settled) == 1:
+            # It may hold a million messages, made as they are asked for.
+            accepted = part.settled[0].accepted
+        else:
+            accepted = [each for settled in part.settled for each in settled.accepted]
+        return Settled(part.settled[-1].position, accepted, ())
 
     async def write_part(self, part: _Part, entries: CommitBatch[Any]) -> None:
         """Settle the messages of some entries, with what they bring."""

@@ -20,12 +20,14 @@ from attrs import frozen
 from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
 from naviscope_ingest._kernel.committer import Committer
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
+from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.judge import Judge
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
 from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
+from naviscope_ingest._kernel.repairs import Repair, Repairs
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
@@ -48,12 +50,15 @@ from naviscope_spi import (
     Message,
     Prepared,
     PutReceipt,
+    Record,
     RecoveryBegun,
     Resource,
     Seq,
     SessionEnded,
     Settlement,
+    StoreRefused,
     SupportsRetention,
+    SupportsUnique,
     Waits,
 )
 
@@ -192,10 +197,28 @@ class Kernel:
             chance=random.random,
             meter=self._meter,
         )
+        planner = Planner(
+            self.core,
+            store.info.store_id,
+            refuser_for(scribe, self._check),
+            most=config.max_derived,
+            records=recorder is not None,
+        )
+        self._fan_outs = FanOuts(
+            core=self.core,
+            membership=self._membership,
+            planner=planner,
+            workers=self._workers,
+            config=config,
+            clock=clock,
+            spawn=self._spawn_passing,
+            follow_up=self._follow_up,
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
-            planner=Planner(self.core, store.info.store_id, refuser_for(scribe, self._check)),
+            planner=planner,
+            fan_outs=self._fan_outs,
             judge=self._judge,
             membership=self._membership,
             recorder=recorder,
@@ -207,6 +230,7 @@ class Kernel:
             carry_out=self._carry_out,
             fail=self._fail,
         )
+        self.repairs = Repairs(self.core, self._membership, self.book, self._deciding)
         for limit in config.limits:
             self.core.control.put(limit)
         if config.epoch_cap is not None:
@@ -257,6 +281,20 @@ class Kernel:
     def _spawn(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         assert self._nursery is not None
         self._nursery.start_soon(self._until_the_end, task, *arguments)
+
+    def _spawn_passing(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._until_it_is_done, task, *arguments)
+
+    async def _until_it_is_done(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task that ends when it has done its work. If that fails, nothing is started any more."""
+        try:
+            await task(*arguments)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     async def _until_the_end(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Run a task that ends only with the runtime: when it does, nothing is started any more."""
@@ -429,7 +467,13 @@ class Kernel:
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""
         schedule = self.core.schedule
-        return not (self._workers.in_flight or self._is_deciding or schedule.has_ready() or schedule.has_parked())
+        return not (
+            self._workers.in_flight
+            or self._is_deciding
+            or self._fan_outs.are_under_way
+            or schedule.has_ready()
+            or schedule.has_parked()
+        )
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
@@ -464,14 +508,20 @@ class Kernel:
             self._meter.epoch(record.key, "opened")
         return page
 
-    async def put(self, page: EpochPage, messages: Sequence[Message[Any]]) -> PutReceipt:
-        """Store messages and let them run."""
+    async def put(
+        self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None = None
+    ) -> PutReceipt:
+        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch."""
         self.check_running()
         if self._check is not None:
             self._check(messages)
         page.submits += 1
         try:
-            receipt = await self._membership.ask(self.store.put(page.key, messages))
+            if unique_for is None:
+                stored = self.store.put(page.key, messages)
+            else:
+                stored = self._unique.put_unique(page.key, messages, unique_for)
+            receipt = await self._membership.ask(stored)
             self.core.tell_time(self.clock.wall())
             if receipt.accepted:
                 new = messages
@@ -487,6 +537,14 @@ class Kernel:
                 page.tell()
         await self._follow_up()
         return receipt
+
+    @property
+    def _unique(self) -> SupportsUnique[Any]:
+        if not isinstance(self.store, SupportsUnique):
+            raise StoreRefused(
+                f"unique_for: {type(self.store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
+            )
+        return self.store
 
     async def seal(self, page: EpochPage) -> None:
         """Seal an epoch, once the submits that are under way are through."""
@@ -542,6 +600,27 @@ class Kernel:
         await self._membership.ask(self.store.forget_ready([name]))
         self.core.forget_resource(name)
         await self._membership.notice()
+
+    async def replay(self, repairs: Sequence[Repair]) -> dict[Seq, int]:
+        """Start a new run of dead letters; return how many messages each brought back."""
+        self.check_running()
+        self.core.tell_time(self.clock.wall())
+        done = await self.repairs.replay(repairs)
+        await self._follow_up()
+        return done
+
+    async def discard(self, repairs: Sequence[Repair]) -> list[Seq]:
+        """Give dead letters up; return which."""
+        self.check_running()
+        self.core.tell_time(self.clock.wall())
+        done = await self.repairs.discard(repairs)
+        await self._follow_up(until_done=True)
+        return done
+
+    async def record(self, records: Sequence[Record]) -> None:
+        """Keep records that ride with nothing else."""
+        self.check_running()
+        await self._membership.write(Settlement(records=records))
 
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
@@ -604,6 +683,7 @@ class Kernel:
     def _on_rest(self) -> None:
         """See to what may be due now that a worker found nothing to do."""
         self._set_alarm()
+        self._fan_outs.on_rest()
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
@@ -619,12 +699,31 @@ class Kernel:
             return
         self._is_deciding = True
         try:
-            while self.core.has_decided:
-                await self._carry_out_one(self.core.drain())
+            await self._carry_out_all()
         finally:
-            self._is_deciding = False
-            if self._undecided:
-                self._undecided.unpark_all()
+            self._stop_deciding()
+
+    async def _carry_out_all(self) -> None:
+        while self.core.has_decided:
+            await self._carry_out_one(self.core.drain())
+
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Let nobody else carry out decisions for a block, and carry out those that are there before and after it."""
+        while self._is_deciding:
+            await self._undecided.park()
+        self._is_deciding = True
+        try:
+            await self._carry_out_all()
+            yield self._carry_out_all
+            await self._carry_out_all()
+        finally:
+            self._stop_deciding()
+
+    def _stop_deciding(self) -> None:
+        self._is_deciding = False
+        if self._undecided:
+            self._undecided.unpark_all()
 
     async def _carry_out_one(self, decisions: Decisions) -> None:
         if decisions.stop:
@@ -632,6 +731,8 @@ class Kernel:
         for each in decisions.ended:
             self._note_failure(each)
         self._meter.decided(decisions.ended)
+        # A replay may have come between a completion and this: then the epoch has not completed after all.
+        decisions.epochs = [each for each in decisions.epochs if each.event != "completed" or each.epoch.is_completed]
         reports = {
             event.epoch.number: self.book.final_report(event.epoch, self.clock.wall())
             for event in decisions.epochs

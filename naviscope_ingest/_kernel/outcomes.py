@@ -6,7 +6,9 @@ but the sink's entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from attrs import frozen
@@ -34,7 +36,18 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["Answer", "Batch", "Failed", "Planner", "Raised", "Rest", "describe_error", "settlement_of", "shown"]
+__all__ = [
+    "Answer",
+    "Batch",
+    "Failed",
+    "Planner",
+    "Raised",
+    "Rest",
+    "Staged",
+    "describe_error",
+    "settlement_of",
+    "shown",
+]
 
 
 @frozen
@@ -67,6 +80,23 @@ class Failed:
     is_alone: bool = True
 
 
+@frozen
+class Staged(Iterable[Message[Any]]):
+    """What a message derived, put aside in the store: one message of each kind is left to look at.
+
+    Attributes:
+        count: how many were staged.
+        kinds: one message of each kind among them.
+    """
+
+    count: int
+    kinds: Sequence[Message[Any]]
+
+    def __iter__(self) -> Iterator[Message[Any]]:
+        """Iterate over one message of each kind."""
+        return iter(self.kinds)
+
+
 Answer: TypeAlias = tuple[Lease[Any], Any]
 """A lease and what came of it: an outcome, `Raised`, or something that is no outcome."""
 
@@ -76,6 +106,7 @@ class Rest:
 
     Attributes:
         derived: what messages bring, by parent.
+        fan_outs: outcomes that bring so much that it has to be staged first; they are no part of this batch.
         values: what they leave for their dependents.
         failed: attempts that did not work and were not judged yet.
         ended: messages that end otherwise, with the reason in words.
@@ -85,10 +116,11 @@ class Rest:
         fatal: the error that stops the runtime, if one was raised.
     """
 
-    __slots__ = ("deferred", "derived", "ended", "failed", "fatal", "records", "values", "waits")
+    __slots__ = ("deferred", "derived", "ended", "failed", "fan_outs", "fatal", "records", "values", "waits")
 
     def __init__(self) -> None:
         self.derived: dict[Seq, Derived[Any]] = {}
+        self.fan_outs: list[tuple[Lease[Any], Executed[Any, Any]]] = []
         self.values: dict[Seq, bytes] = {}
         self.failed: list[Failed] = []
         self.ended: list[tuple[Lease[Any], Ended, str]] = []
@@ -187,6 +219,9 @@ class Planner:
         core: knows which messages are still running, and which barriers have opened.
         store_id: the first part of every task key.
         write: writes a message as the store will, and raises if it cannot; None if the store takes everything.
+        most: how many derived messages may ride in a settlement.
+        records: whether outcomes with ops are written down before the sink sees them. What these bring is part of the
+            record, so it is staged only after that.
     """
 
     def __init__(
@@ -194,16 +229,22 @@ class Planner:
         core: Core,
         store_id: str,
         write: Callable[[Message[Any]], object] | None = None,
+        *,
+        most: int = sys.maxsize - 1,
+        records: bool = False,
     ) -> None:
         self._core = core
+        self._find = core.finder()
         self._store_id = store_id
         self._write = write
+        self._most = most
+        self._records = records
 
     def plan(self, answers: Sequence[Answer]) -> Batch:
         """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
         leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
-        find, now = self._core.node, self._core.now
+        find, now = self._find, self._core.now
         for lease, outcome in answers:
             node = find(lease.seq)
             if node is None or node.state is not RUNNING:
@@ -232,25 +273,54 @@ class Planner:
         error: Exception | None
         derived: list[Message[Any]] = []
         ready: list[Resource] = []
+        staged = 0
         try:
-            derived, ready = list(outcome.derived), list(outcome.ready)
-            error = _wrong(derived, Message, "derived") or _wrong(ready, Resource, "ready")
-            if error is None and self._write is not None:
-                error = _unstorable(derived, self._write)
+            ready = list(outcome.ready)
+            error = _wrong(ready, Resource, "ready")
+            if isinstance(outcome.derived, Staged):
+                staged = outcome.derived.count
+                error = error or self._barrier_passed(lease, outcome.derived.kinds)
+            else:
+                most = sys.maxsize if self._records and outcome.ops else self._most + 1
+                messages = iter(outcome.derived)
+                derived = list(islice(messages, most))
+                if len(derived) > self._most and len(derived) == most:
+                    whole = Executed(outcome.ops, chain(derived, messages), ready, outcome.value)
+                    batch.more().fan_outs.append((lease, whole))
+                    return False
+                error = error or self.fault_of(lease, derived)
         except Exception as raised:
+            if isinstance(outcome.derived, Iterator):
+                # A generator is a part of the executor.
+                batch.more().failed.append(Failed(lease, raised))
+                return False
             # Both are the user's own sequences, and may be anything.
             error = BadOutcome(f"derived or ready cannot be read: {describe_error(raised)}")
-        if error is None:
-            passed = self._core.barrier_passed(lease.seq, derived)
-            error = None if passed is None else BarrierPassed(lease.message.kind, passed)
         if error is not None:
             batch.more().failed.append(Failed(lease, error, is_final=True))
             return False
-        if derived or ready:
-            batch.more().derived[lease.seq] = Derived(lease.seq, derived, 0, ready)
+        if derived or ready or staged:
+            batch.more().derived[lease.seq] = Derived(lease.seq, derived, staged, ready)
         if outcome.value is not None:
             batch.more().values[lease.seq] = outcome.value
         return True
+
+    def fault_of(self, lease: Lease[Any], derived: Sequence[Any], first: int = 0) -> Exception | None:
+        """Say what is wrong with derived messages, if anything is.
+
+        Args:
+            lease: of their parent.
+            derived: the messages, or whatever the executor took for such.
+            first: how many came before them.
+        """
+        error = _wrong(derived, Message, "derived", first)
+        if error is None and self._write is not None:
+            error = _unstorable(derived, self._write, first)
+        return error or self._barrier_passed(lease, derived)
+
+    def _barrier_passed(self, lease: Lease[Any], derived: Iterable[Message[Any]]) -> BarrierPassed | None:
+        passed = self._core.barrier_passed(lease.seq, derived)
+        return None if passed is None else BarrierPassed(lease.message.kind, passed)
 
     def _plan_other(self, batch: Batch, lease: Lease[Any], outcome: object) -> None:
         if isinstance(outcome, Skipped):
@@ -274,9 +344,11 @@ class Planner:
             batch.more().failed.append(Failed(lease, wrong, is_final=True))
 
 
-def _unstorable(derived: Iterable[Message[Any]], write: Callable[[Message[Any]], object]) -> BadOutcome | None:
+def _unstorable(
+    derived: Iterable[Message[Any]], write: Callable[[Message[Any]], object], first: int
+) -> BadOutcome | None:
     """Say which derived message the store would refuse: after the sink has committed it would be too late."""
-    for index, each in enumerate(derived):
+    for index, each in enumerate(derived, first):
         try:
             write(each)
         except InvalidMessage as error:
@@ -284,8 +356,8 @@ def _unstorable(derived: Iterable[Message[Any]], write: Callable[[Message[Any]],
     return None
 
 
-def _wrong(things: Sequence[object], kind: type, what: str) -> BadOutcome | None:
-    for index, each in enumerate(things):
+def _wrong(things: Sequence[object], kind: type, what: str, first: int = 0) -> BadOutcome | None:
+    for index, each in enumerate(things, first):
         if not isinstance(each, kind):
             return BadOutcome(f"{what}[{index}] is {shown(each)}: it must be a {kind.__name__}")
     return None

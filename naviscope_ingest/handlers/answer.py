@@ -7,7 +7,7 @@ only have returned by mistake is refused: a plain value by itself is more often 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from naviscope_ingest._kernel.outcomes import shown
@@ -46,7 +46,10 @@ def outcome_of(returned: object, name: str, derives: Collection[str] | None, *, 
         if outcome.ops and not has_sink:
             raise BadOutcome(f"{name} returned ops, and the app has no sink for them: declare one with app.sink(...)")
         if derives is not None:
-            _check_derived(outcome.derived, name, derives)
+            checked = _checked(outcome.derived, name, derives)
+            # A generator is checked as it is read: it must not be in memory whole.
+            derived = checked if isinstance(outcome.derived, Iterator) else tuple(checked)
+            return Executed(outcome.ops, derived, outcome.ready, outcome.value)
     return outcome
 
 
@@ -81,10 +84,11 @@ def _refuse_mistakes(returned: object, name: str) -> None:
     raise BadOutcome(f"{name} returned {shown(returned)}: {cure}")
 
 
-def _check_derived(derived: Sequence[Message[Any]], name: str, derives: Collection[str]) -> None:
+def _checked(derived: Iterable[Message[Any]], name: str, derives: Collection[str]) -> Iterator[Message[Any]]:
     for message in derived:
         if isinstance(message, Message) and message.kind not in derives:
             raise BadOutcome(
                 f"{name} derived message {message.id!r} of kind {message.kind!r}, and declares derives="
                 f"{sorted(derives)}: add the kind there, for barriers rely on it"
             )
+        yield message

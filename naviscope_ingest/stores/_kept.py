@@ -116,7 +116,7 @@ class KeptEpoch:
         failed: the places of messages that ended without committing, in order.
         scope: the resources of this epoch.
         unfinished: how many messages have not ended.
-        letters: how many ended dead or expired, so that they can be replayed.
+        letters: how many ended dead or expired and were not discarded: they can be replayed, and pin the epoch.
         is_freed: whether messages and ids are gone: it completed and nothing pins it.
         completed_at: wall-clock time of the last completion.
     """
@@ -157,11 +157,12 @@ class KeptEpoch:
 
     def accepted(self) -> Iterator[Accepted[Any]]:
         """Yield every message, in order of acceptance, a bounded number in each fact."""
-        for at, together in groupby(self.ids.values(), key=self._accepted_at):
+        for at, together in groupby(self.ids.values(), key=self.accepted_at):
             while chunk := list(islice(together, _CHUNK)):
                 yield Accepted(self.key, chunk, [self.messages[seq] for seq in chunk], at)
 
-    def _accepted_at(self, seq: Seq) -> float:
+    def accepted_at(self, seq: Seq) -> float:
+        """Return when a message was accepted."""
         return self.times[bisect_right(self.times, (seq, inf)) - 1][1]
 
     def fates(

@@ -17,10 +17,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from heapq import heappop, heappush
+from itertools import islice
+from math import inf
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
+from sortedcontainers import SortedDict, SortedSet
 
 from naviscope_ingest.stores._feed import Feed, Reader
 from naviscope_ingest.stores._kept import KeptEpoch, Progress, Scope, is_same_claim, same_content
@@ -39,6 +43,7 @@ from naviscope_spi import (
     EpochRecord,
     EpochSealed,
     FactBody,
+    KeptLetter,
     Lease,
     Leased,
     Message,
@@ -93,11 +98,20 @@ class _Step:
 
     is_heard: bool
     has_changed: bool = False
+    unpinned: list[KeptEpoch] = field(factory=list)
     refused: list[Seq] = field(factory=list)
     accepted: list[tuple[Seq, EpochKey, Any]] = field(factory=list)
     births: list[FactBody] = field(factory=list)
     fates: list[FactBody] = field(factory=list)
     others: list[FactBody] = field(factory=list)
+
+
+class _Unique(NamedTuple):
+    """A message that is remembered beyond its epoch."""
+
+    until: float
+    epoch: int
+    seq: Seq
 
 
 class Ledger(Generic[P]):
@@ -128,7 +142,13 @@ class Ledger(Generic[P]):
         # By parent: messages that are not alive yet, in their places.
         self._staged: dict[Seq, dict[Seq, Message[P]]] = {}
         self._resources: Scope = {}
-        self._records: dict[str, dict[str, bytes]] = {}
+        self._records: dict[str, SortedDict[str, bytes]] = {}
+        # Dead letters, for those who read them: by place, and by epoch and place.
+        self._letters: SortedSet[Seq] = SortedSet()
+        self._letters_of: SortedSet[tuple[int, float]] = SortedSet()
+        # Ids that are remembered beyond their epoch, by kind and id; and when each is forgotten, the next one first.
+        self._uniques: dict[tuple[str, str], _Unique] = {}
+        self._until: list[tuple[float, tuple[str, str]]] = []
 
     def statistics(self) -> StoreStatistics:
         """Count what is held now. Takes time with the number of epochs, not of messages."""
@@ -230,6 +250,29 @@ class Ledger(Generic[P]):
             at = self._enliven(epoch, seqs, new)
             self._tell([Accepted(epoch.key, seqs, new, at)] if self._feed.readers else ())
         return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
+
+    @_atomic
+    def put_unique(self, key: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Accept messages that were not accepted so in another epoch before, and remember them."""
+        number, now = self._known(key).key.number, self._wall()
+        while self._until and self._until[0][0] <= now:
+            until, name = heappop(self._until)
+            if name in self._uniques and self._uniques[name].until == until:
+                del self._uniques[name]
+        kept = [
+            index
+            for index, message in enumerate(messages)
+            if self._uniques.get((message.kind, message.id), _Unique(0, number, Seq(0))).epoch == number
+        ]
+        receipt = self.put(key, [messages[index] for index in kept])
+        indexes = [kept[index] for index in receipt.indexes]
+        until = now + seconds
+        for seq, index in zip(receipt.accepted, indexes, strict=True):
+            if until > now:
+                name = (messages[index].kind, messages[index].id)
+                self._uniques[name] = _Unique(until, number, seq)
+                heappush(self._until, (until, name))
+        return PutReceipt(receipt.accepted, indexes, len(messages) - len(indexes), receipt.conflicts)
 
     @_atomic
     def put_staged(self, key: EpochKey, messages: Sequence[Message[P]], parent: Lease[P]) -> PutReceipt:
@@ -349,6 +392,9 @@ class Ledger(Generic[P]):
         if leads:
             for change in settlement.epochs:
                 self._change_epoch(step, change)
+        for epoch in step.unpinned:
+            if epoch.record.state == "completed" and not (epoch.letters or epoch.unfinished or epoch.is_freed):
+                step.others.extend(self._free(epoch))
         if self._staged:
             self._drop_orphans()
         if step.has_changed:
@@ -378,6 +424,9 @@ class Ledger(Generic[P]):
 
     def _end(self, step: _Step, ended: Ended, *, leads: bool) -> None:
         seq = ended.seq
+        if ended.discarded:
+            self._discard(step, seq, leads=leads)
+            return
         epoch = self._reachable(seq, leads=leads)
         if epoch is None:
             step.refused.append(seq)
@@ -386,15 +435,34 @@ class Ledger(Generic[P]):
         self._advance(seq).ended = ended
         epoch.failed[seq] = None
         epoch.unfinished -= 1
-        epoch.letters += ended.end in ("dead", "expired")
+        if ended.end in ("dead", "expired"):
+            epoch.letters += 1
+            self._letters.add(seq)
+            self._letters_of.add((epoch.key.number, seq))
+        if ended.end == "cancelled" and self._uniques:
+            name = (epoch.messages[seq].kind, epoch.messages[seq].id)
+            if name in self._uniques and self._uniques[name].seq == seq:
+                del self._uniques[name]
         step.has_changed = True
         step.fates.append(ended)
+
+    def _discard(self, step: _Step, seq: Seq, *, leads: bool) -> None:
+        if not leads or seq not in self._letters:
+            step.refused.append(seq)
+            return
+        epoch, now = self._live[seq], self._progress[seq]
+        assert now.ended is not None
+        now.ended = evolve(now.ended, discarded=True)
+        self._drop_letter(seq, epoch)
+        step.has_changed = True
+        step.fates.append(now.ended)
+        step.unpinned.append(epoch)
 
     def _wait(self, step: _Step, waits: Waits, *, leads: bool) -> None:
         seq = waits.seq
         epoch, now = self._live.get(seq), self._progress.get(seq, Progress())
         if epoch is not None and now.ended is not None and waits.run > now.run and leads:
-            self._revive(seq, epoch, now.ended)
+            self._revive(seq, epoch)
         elif waits.run == now.run:
             epoch = self._reachable(seq, leads=leads)
         else:
@@ -408,10 +476,16 @@ class Ledger(Generic[P]):
             step.has_changed = True
             step.fates.append(waits)
 
-    def _revive(self, seq: Seq, epoch: KeptEpoch, ended: Ended) -> None:
+    def _revive(self, seq: Seq, epoch: KeptEpoch) -> None:
         del epoch.failed[seq]
         epoch.unfinished += 1
-        epoch.letters -= ended.end in ("dead", "expired")
+        if seq in self._letters:
+            self._drop_letter(seq, epoch)
+
+    def _drop_letter(self, seq: Seq, epoch: KeptEpoch) -> None:
+        epoch.letters -= 1
+        self._letters.remove(seq)
+        self._letters_of.remove((epoch.key.number, seq))
 
     def _prepare(self, step: _Step, seq: Seq, outcome: bytes) -> None:
         if seq not in self._leases:
@@ -455,13 +529,15 @@ class Ledger(Generic[P]):
         step.has_changed = step.has_changed or bool(step.others or settlement.records)
 
     def _record(self, record: Record) -> None:
-        space = self._records.setdefault(record.space, {})
+        space = self._records.get(record.space)
         if record.value is not None:
+            if space is None:
+                space = self._records[record.space] = SortedDict()
             space[record.key] = record.value
-            return
-        space.pop(record.key, None)
-        if not space:
-            del self._records[record.space]
+        elif space is not None:
+            space.pop(record.key, None)
+            if not space:
+                del self._records[record.space]
 
     def _change_epoch(self, step: _Step, change: EpochChange) -> None:
         epoch = self._epochs.get(change.epoch.number)
@@ -574,8 +650,35 @@ class Ledger(Generic[P]):
 
     def read(self, space: str, keys: Sequence[str]) -> dict[str, bytes]:
         """Return the values of those keys that exist."""
-        records = self._records.get(space, {})
+        records: Mapping[str, bytes] = self._records.get(space) or {}
         return {key: records[key] for key in keys if key in records}
+
+    def scan(self, space: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Return a page of records, in order of their keys."""
+        records = self._records.get(space)
+        if records is None:
+            return []
+        return [(key, records[key]) for key in islice(records.irange(after, inclusive=(False, True)), limit)]
+
+    def letters(self, number: int | None, after: Seq, limit: int) -> list[KeptLetter[P]]:
+        """Return a page of dead letters, in order of place."""
+        seqs: Iterable[Seq]
+        if number is None:
+            seqs = self._letters.irange(after, inclusive=(False, True))
+        else:
+            found = self._letters_of.irange((number, after), (number, inf), inclusive=(False, True))
+            seqs = (cast("Seq", seq) for _, seq in found)
+        return [self._letter(seq) for seq in islice(seqs, limit)]
+
+    def letter(self, seq: Seq) -> KeptLetter[P] | None:
+        """Return one dead letter."""
+        return self._letter(seq) if seq in self._letters else None
+
+    def _letter(self, seq: Seq) -> KeptLetter[P]:
+        epoch, now = self._live[seq], self._progress[seq]
+        assert now.ended is not None
+        at = epoch.accepted_at(seq)
+        return KeptLetter(seq, epoch.key, epoch.messages[seq], now.ended, now.run, at, now.edited)
 
     def _recovery(self) -> Iterator[Sequence[FactBody]]:
         """Yield everything that is kept; ended messages too, since dependents, reports and replays need them."""

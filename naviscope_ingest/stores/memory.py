@@ -18,6 +18,7 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     Fact,
+    KeptLetter,
     Lease,
     Message,
     Position,
@@ -129,6 +130,16 @@ class MemoryStore(Generic[P]):
             return self._ledger.put(epoch, messages)
         return self._ledger.put_staged(epoch, messages, staged_by)
 
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted so in another epoch not long ago.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+        """
+        await trio.lowlevel.checkpoint()
+        return self._ledger.put_unique(epoch, messages, seconds)
+
     async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
         """Claim messages, in the order of `seqs`. Those that ended, are leased or unknown are left out.
 
@@ -177,10 +188,27 @@ class MemoryStore(Generic[P]):
         await trio.lowlevel.checkpoint()
         return self._ledger.read(space, keys)
 
+    async def scan(self, space: str, *, after: str = "", limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        """Return a page of keys and values, in order of the keys."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.scan(space, after, limit)
+
+    async def letters(
+        self, *, epoch: int | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[KeptLetter[P]]:
+        """Return a page of dead letters, in order of place. It takes time with the number of failed messages."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.letters(epoch, Seq(0) if after is None else after, limit)
+
+    async def letter(self, seq: Seq) -> KeptLetter[P] | None:
+        """Return one dead letter, None if that message has none."""
+        await trio.lowlevel.checkpoint()
+        return self._ledger.letter(seq)
+
     async def prune(self, before: float, limit: int) -> int:
         """Forget at most `limit` epochs that completed before that wall-clock time; return how many.
 
-        An epoch with dead or expired messages is pinned: it stays.
+        An epoch with dead letters is pinned: it stays.
         """
         await trio.lowlevel.checkpoint()
         return self._ledger.prune(before, limit)

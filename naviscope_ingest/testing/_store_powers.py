@@ -19,6 +19,7 @@ from naviscope_spi import (
     SessionLost,
     Settlement,
     SupportsColocation,
+    SupportsLetters,
     SupportsRecords,
     SupportsRetention,
     SupportsVerify,
@@ -85,6 +86,120 @@ async def records_ride_with_what_counts(trial: StoreTrial) -> None:
         late = Settlement(committed=leases, records=[Record("s", "offset", b"1")])
         await trial.settle(session, late, refused=[a])
     trial.equal(dict(await store.read("s", ["offset"])), {"offset": b"2"})
+
+
+async def records_are_read_in_order(trial: StoreTrial) -> None:
+    """`scan` returns the records of a space in order of their keys, page by page."""
+    store = trial.store
+    assert isinstance(store, SupportsRecords)
+    keys = ["b", "a", "10", "9", "\u00e9", "\U0001f600", "\uffff", "B"]
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(records=[Record("s", key, key.encode()) for key in keys]))
+        await trial.settle(session, Settlement(records=[Record("t", "c", b"other")]))
+    seen: list[str] = []
+    while page := await store.scan("s", after=seen[-1] if seen else "", limit=3):
+        trial.equal([key.encode() for key, _ in page], [value for _, value in page], "keys and values")
+        trial.true(len(page) <= 3, "at most 3 records in a page of 3", len(page))
+        seen += [key for key, _ in page]
+    trial.equal(seen, sorted(keys), "the keys of all pages")
+    trial.equal(list(await store.scan("nowhere")), [], "an unknown space")
+
+
+async def letters_are_read_in_pages(trial: StoreTrial) -> None:
+    """`letters` returns messages that ended dead or expired, in order of place, of one epoch or of all."""
+    store = trial.store
+    assert isinstance(store, SupportsLetters)
+    one, two = await trial.epoch("one"), await trial.epoch("two")
+    a, b, c = await trial.put(one, "a", "b", "c")
+    (x,) = await trial.put(two, "x")
+    d, e, f = await trial.put(one, "d", "e", "f")
+    async with trial.join() as session:
+        await trial.commit(session, a)
+        ended = [Ended(f, "expired"), Ended(x, "dead", letter=b"x"), Ended(c, "skipped"), Ended(d, "cancelled")]
+        await trial.settle(session, Settlement(ended=[*ended, Ended(b, "dead", causes=[x], letter=b"\xff\x00")]))
+        trial.equal([each.seq for each in await store.letters()], [b, x, f], "all of them")
+        trial.equal([each.seq for each in await store.letters(epoch=one.number)], [b, f], "those of one epoch")
+        trial.equal([each.seq for each in await store.letters(limit=2)], [b, x], "the first page")
+        trial.equal([each.seq for each in await store.letters(after=x, limit=2)], [f], "the next page")
+        trial.equal([each.seq for each in await store.letters(epoch=one.number, after=b)], [f], "after the first")
+        trial.equal(list(await store.letters(after=f)), [], "after the last")
+        trial.equal(list(await store.letters(epoch=two.number + 1)), [], "those of an unknown epoch")
+        first, other, _ = await store.letters()
+        trial.equal((first.epoch, other.epoch, first.message.id, first.run), (one, two, "b", 0), "two letters")
+        told = (first.ended.end, list(first.ended.causes), first.ended.letter, first.ended.discarded)
+        trial.equal(told, ("dead", [x], b"\xff\x00", False), "the end of the first")
+        trial.equal([await store.letter(each) for each in (a, c, d, e)], [None] * 4, "letters of the others")
+
+
+async def a_letter_has_the_message_as_it_was_submitted(trial: StoreTrial) -> None:
+    """`letter` returns the message untouched, and beside it the payload that a replay gave it."""
+    store = trial.store
+    assert isinstance(store, SupportsLetters)
+    epoch = await trial.epoch()
+    given = trial.message("a", 1, kind="k", key="lane", depends_on=["z"], priority=2, headers={"trace": "1"})
+    (a,) = (await store.put(epoch, [given])).accepted
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", letter=b"first")]))
+        letter = await store.letter(a)
+        assert letter is not None
+        trial.equal((content(letter.message), letter.edited), (content(given), None), "the message")
+        await trial.settle(session, Settlement(waits=[Waits(a, run=1, payload=trial.payload(2))]))
+        trial.equal(
+            (await store.letter(a), list(await store.letters())), (None, []), "the letter of a replayed message"
+        )
+        await trial.settle(session, Settlement(ended=[Ended(a, "expired", letter=b"second")]))
+        letter = await store.letter(a)
+        assert letter is not None and letter.edited is not None
+        trial.equal((content(letter.message), letter.run), (content(given), 1), "the message, and the run that ended")
+        trial.equal((letter.ended.end, letter.ended.letter), ("expired", b"second"), "its end")
+        trial.equal(letter.edited.payload, trial.payload(2), "the payload of the replay")
+        (page,) = await store.letters()
+        trial.equal((page.seq, page.run, page.ended), (a, 1, letter.ended), "the letter in a page")
+
+
+async def a_discarded_letter_is_gone(trial: StoreTrial) -> None:
+    """A letter that was discarded is not read any more; the others are."""
+    store = trial.store
+    assert isinstance(store, SupportsLetters)
+    a, b = await trial.put(await trial.epoch(), "a", "b")
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead"), Ended(b, "dead")]))
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", discarded=True)]))
+    trial.equal((await store.letter(a), [each.seq for each in await store.letters()]), (None, [b]))
+
+
+async def a_discarded_letter_pins_nothing(trial: StoreTrial) -> None:
+    """An epoch whose dead letters were all discarded is pruned like any other."""
+    store = trial.store
+    assert isinstance(store, SupportsRetention)
+    epoch = await trial.epoch("failed")
+    a, b = await trial.put(epoch, "a", "b")
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead"), Ended(b, "expired")]))
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", discarded=True)]))
+        await store.mark_epoch(epoch, "seal")
+        await trial.complete(session, epoch)
+        await _prune_all(trial, store)
+        trial.equal((await trial.record(epoch)).key, epoch, "the epoch of that name, with one letter left")
+        await trial.settle(session, Settlement(ended=[Ended(b, "expired", discarded=True)]))
+        await _prune_all(trial, store)
+    trial.true((await trial.epoch("failed")).number > epoch.number, "a new epoch of that name", "the old one")
+
+
+async def letters_are_there_after_reopening(trial: StoreTrial) -> None:
+    """Dead letters, and that some were discarded, outlive the process."""
+    epoch = await trial.epoch()
+    a, b = await trial.put(epoch, "a", "b")
+    await trial.store.put(epoch, [trial.message("c", depends_on=["a", "b"])])
+    async with trial.join() as session:
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", letter=b"why"), Ended(b, "dead")]))
+        await trial.settle(session, Settlement(ended=[Ended(b, "dead", discarded=True)]))
+    await trial.reopen()
+    store = trial.store
+    assert isinstance(store, SupportsLetters)
+    trial.equal([(each.seq, each.ended.letter) for each in await store.letters()], [(a, b"why")], "letters")
+    view = await trial.view()
+    trial.equal([view.ended[each].discarded for each in (a, b)], [False, True], "whether they were discarded")
 
 
 async def pruning_forgets_completed_epochs(trial: StoreTrial) -> None:
@@ -220,10 +335,18 @@ POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(steps_that_do_not_wait_are_the_same_steps, when=_supports(AnswersAtOnce)),
     Promise(records_are_read_back, when=_supports(SupportsRecords)),
     Promise(records_ride_with_what_counts, when=_supports(SupportsRecords)),
+    Promise(records_are_read_in_order, when=_supports(SupportsRecords)),
+    Promise(letters_are_read_in_pages, when=_supports(SupportsLetters)),
+    Promise(a_letter_has_the_message_as_it_was_submitted, when=_supports(SupportsLetters)),
+    Promise(a_discarded_letter_is_gone, when=_supports(SupportsLetters)),
     Promise(pruning_forgets_completed_epochs, when=_supports(SupportsRetention)),
     Promise(pruning_spares_dead_letters, when=_supports(SupportsRetention)),
+    Promise(a_discarded_letter_pins_nothing, when=_supports(SupportsRetention)),
     Promise(a_sound_store_verifies, when=_supports(SupportsVerify)),
     Promise(a_colocated_settlement_is_one_step, when=_supports(SupportsColocation)),
     Promise(a_colocated_settlement_writes_for_all_or_none, when=_supports(SupportsColocation)),
     Promise(everything_is_there_after_reopening, when=is_durable),
+    Promise(
+        letters_are_there_after_reopening, when=lambda trial: is_durable(trial) and _supports(SupportsLetters)(trial)
+    ),
 )

@@ -184,6 +184,36 @@ async def a_replay_names_a_higher_run(trial: StoreTrial) -> None:
     trial.equal((await trial.view()).unfinished, {b})
 
 
+async def a_discard_keeps_the_end(trial: StoreTrial) -> None:
+    """The leader discards a dead letter: its end stays as it was, and says so. Once, and nothing else is discarded."""
+    epoch = await trial.epoch()
+    a, b = await trial.put(epoch, "a", "b")
+    (c,) = (await trial.store.put(epoch, [trial.message("c", depends_on=["a"])])).accepted
+    async with trial.join() as session:
+        await trial.settle(
+            session, Settlement(ended=[Ended(a, "dead", causes=[b], letter=b"why"), Ended(b, "skipped")])
+        )
+    discard: Settlement[Any] = Settlement(ended=[Ended(a, "dead", discarded=True)])
+    async with trial.join(lead=False) as worker:
+        await trial.settle(worker, discard, refused=[a])
+    async with trial.join() as session:
+        none: Settlement[Any] = Settlement(ended=[Ended(b, "dead", discarded=True), Ended(c, "dead", discarded=True)])
+        await trial.settle(session, none, refused=[b, c])
+        trial.true(not (await trial.view()).ended[a].discarded, "a letter that is not discarded yet", "a discarded one")
+        async with trial.reading() as reader:
+            settled = await trial.settle(session, discard)
+            await reader.up_to(settled.position)
+            trial.true(reader.view.ended[a].discarded, "news of the discard", reader.view.ended[a])
+        await trial.settle(session, discard, refused=[a])
+        view = await trial.view()
+        told = view.ended[a]
+        trial.equal((told.end, list(told.causes), told.letter, told.discarded), ("dead", [b], b"why", True), "the end")
+        trial.equal(view.unfinished, {c}, "unfinished messages")
+        await trial.settle(session, Settlement(waits=[Waits(a, run=1)]))
+        await trial.settle(session, Settlement(ended=[Ended(a, "dead", letter=b"again")]))
+        trial.true(not (await trial.view()).ended[a].discarded, "a new end, not discarded", "a discarded one")
+
+
 async def committed_is_final(trial: StoreTrial) -> None:
     """A committed message is never replayed, nor ended in another way."""
     epoch = await trial.epoch()
@@ -266,6 +296,7 @@ SETTLEMENT_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(waits_end_the_lease),
     Promise(a_replay_starts_the_next_run),
     Promise(a_replay_names_a_higher_run),
+    Promise(a_discard_keeps_the_end),
     Promise(committed_is_final),
     Promise(a_recorded_outcome_comes_back),
     Promise(a_recorded_outcome_ends_nothing),

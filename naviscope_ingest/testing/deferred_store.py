@@ -15,6 +15,7 @@ from naviscope_ingest.testing._store_powers import POWER_PROMISES
 from naviscope_ingest.testing._store_sessions import SESSION_PROMISES
 from naviscope_ingest.testing._store_settlements import SETTLEMENT_PROMISES
 from naviscope_ingest.testing._store_trial import StoreTrial
+from naviscope_ingest.testing._store_unique import UNIQUE_PROMISES
 from naviscope_spi import DeferredStore, Session
 
 __all__ = ["STORE_PROMISES", "check_deferred_store"]
@@ -27,6 +28,7 @@ STORE_PROMISES: Sequence[Promise[StoreTrial]] = (
     *DERIVED_PROMISES,
     *FACT_PROMISES,
     *POWER_PROMISES,
+    *UNIQUE_PROMISES,
 )
 """Every promise, simple ones first: the first that is broken is usually the cause of the others."""
 

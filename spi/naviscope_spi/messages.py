@@ -283,20 +283,21 @@ class Executed(Generic[P, Op_co]):
 
     Attributes:
         ops: operations for the sink.
-        derived: new messages of the same epoch, accepted with this message's commit.
+        derived: new messages of the same epoch, accepted with this message's commit. A generator is read bit by bit, so
+            that a million of them are never in memory together; what it raises counts as raised by the executor.
         ready: resources this message provides within its epoch.
         value: a few bytes kept with the end and handed to dependents.
     """
 
     ops: Sequence[Op_co]
-    derived: Sequence[Message[P]]
+    derived: Iterable[Message[P]]
     ready: Sequence[Resource]
     value: bytes | None
 
     def __init__(
         self,
         ops: Sequence[Op_co] = (),
-        derived: Sequence[Message[P]] = (),
+        derived: Iterable[Message[P]] = (),
         ready: Sequence[Resource] = (),
         value: bytes | None = None,
     ) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "EpochState",
     "Fact",
     "FactBody",
+    "KeptLetter",
     "Lease",
     "Leased",
     "Position",
@@ -54,9 +55,10 @@ __all__ = [
     "StoreInfo",
     "SupportsBackup",
     "SupportsColocation",
-    "SupportsFind",
+    "SupportsLetters",
     "SupportsRecords",
     "SupportsRetention",
+    "SupportsUnique",
     "SupportsVerify",
     "Waits",
 ]
@@ -126,6 +128,8 @@ class Ended:
         causes: the messages this follows from; empty when it ended by itself.
         epoch_causes: the numbers of the failed epochs this follows from.
         letter: the dead letter, encoded: attempts, error, fingerprint.
+        discarded: whether somebody gave it up. Settled by the leader for a message that has ended so, it keeps the end
+            and all that stands with it, and the message pins its epoch no longer.
     """
 
     seq: Seq
@@ -133,6 +137,7 @@ class Ended:
     causes: Sequence[Seq] = ()
     epoch_causes: Sequence[int] = ()
     letter: bytes | None = None
+    discarded: bool = False
 
 
 @frozen
@@ -322,6 +327,29 @@ class EpochRecord:
     report: bytes = b""
     opened_at: float | None = None
     sealed_at: float | None = None
+
+
+@frozen
+class KeptLetter(Generic[P]):
+    """A message that ended dead or expired and was not discarded, as the store has it.
+
+    Attributes:
+        seq: its place in the store.
+        epoch: its epoch.
+        message: as it was submitted, whatever a replay made of its payload. In a page it may come without payload.
+        ended: how it ended, with causes and letter.
+        run: the run that ended so; a replay is the next one.
+        accepted_at: the wall-clock time at which it was accepted.
+        edited: the message with the payload that a replay gave it; None if none did, and in a page.
+    """
+
+    seq: Seq
+    epoch: EpochKey
+    message: Message[P]
+    ended: Ended
+    run: int = 0
+    accepted_at: float = 0.0
+    edited: Message[P] | None = None
 
 
 # Facts: what `facts` yields. One class for each, so that a reader can match on the type.
@@ -605,13 +633,32 @@ class AnswersAtOnce(Protocol[P]):
 
 
 @runtime_checkable
-class SupportsFind(Protocol):
-    """A store that people and tools can search."""
+class SupportsLetters(Protocol):
+    """A store whose dead letters can be read, a page at a time, while it works.
 
-    async def find(
-        self, what: str, *, where: Mapping[str, str], after: str | None = None, limit: int = 100
-    ) -> Sequence[Mapping[str, Any]]:
-        """Return a page of dead letters, ended messages, epochs or audit entries, in a stable order."""
+    What a letter says is not the store's business: who looks for an error or a time reads the pages.
+    """
+
+    async def letters(
+        self, *, epoch: int | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[KeptLetter[Any]]:
+        """Return a page of dead letters, in order of place. An empty one is the end.
+
+        Each page is read at its own moment: a letter that was replayed or discarded since is not in it, and one that
+        is new may be.
+
+        Args:
+            epoch: the number of the epoch; None for all.
+            after: the place of the last letter of the page before.
+            limit: how many at most.
+        """
+        ...
+
+    async def letter(self, seq: Seq) -> KeptLetter[Any] | None:
+        """Return one dead letter whole, None if that message has none.
+
+        A payload that cannot be decoded raises `PayloadNotDecodable` when it is read.
+        """
         ...
 
 
@@ -621,6 +668,10 @@ class SupportsRecords(Protocol):
 
     async def read(self, space: str, keys: Sequence[str]) -> Mapping[str, bytes]:
         """Return the values of those keys that exist."""
+        ...
+
+    async def scan(self, space: str, *, after: str = "", limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        """Return a page of keys and values, in order of the keys, by code points. An empty one is the end."""
         ...
 
 
@@ -635,6 +686,25 @@ class SupportsRetention(Protocol):
 
     async def prune(self, before: float, limit: int) -> int:
         """Remove at most `limit` rows of epochs completed before that wall-clock time; return how many."""
+        ...
+
+
+@runtime_checkable
+class SupportsUnique(Protocol[P_contra]):
+    """A store that remembers ids beyond their epoch, for producers that deliver again."""
+
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P_contra]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted by this call in another epoch not long ago.
+
+        What is accepted is remembered for so many seconds, by its kind and id, also when its epoch is forgotten; a
+        message of that kind and id is a duplicate in every other epoch meanwhile, and does not prolong it. In its own
+        epoch `put` decides. A message that ends cancelled is no longer remembered. `prune` removes, in its steps, what
+        is remembered no longer.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+        """
         ...
 
 

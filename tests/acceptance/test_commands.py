@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import peers
 from tests.soak.drivers import DRIVERS, play_chunk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +111,12 @@ def test_the_core_benchmark_runs():
     done = run("-m", "benchmarks", "core", "--quick")
     assert (done.returncode, done.stderr) == (0, "")
     assert "growth from 1,000 to 100,000" in done.stdout
+
+
+@pytest.mark.skipif(bool(peers.INSTALLED), reason="then they run, and take their time")
+def test_the_durable_benchmark_says_what_is_not_installed():
+    done = run("-m", "benchmarks", "durable", "--quick", "--only", "peers")
+    assert "huey, dbos: not installed, so not compared; make bench installs them" in done.stdout
 
 
 def test_a_part_of_the_runtime_benchmark_runs():

@@ -577,6 +577,50 @@ class NeverDeletesRecords(Ledger):
             super()._record(record)
 
 
+@breaks("records_are_read_in_order")
+class ScansInOrderOfWriting(Ledger):
+    def scan(self, space, after, limit):
+        return [(key, value) for key, value in reversed(super().scan(space, "", 100)) if key > after][:limit]
+
+
+@breaks("a_discard_keeps_the_end")
+class ForgetsWhyItWasDiscarded(Ledger):
+    def _discard(self, step, seq, *, leads):
+        super()._discard(step, seq, leads=leads)
+        now = self._progress[seq]
+        if now.ended is not None and now.ended.discarded:
+            now.ended = Ended(seq, now.ended.end, discarded=True)
+
+
+@breaks("letters_are_read_in_pages")
+class ListsAllThatFailed(Ledger):
+    def letters(self, number, after, limit):
+        found = [epoch.failed for epoch in self._epochs.values() if number in (None, epoch.key.number)]
+        return [self._letter(seq) for seq in sorted(seq for each in found for seq in each) if seq > after][:limit]
+
+
+@breaks("a_letter_has_the_message_as_it_was_submitted")
+class ShowsTheEditedMessage(Ledger):
+    def _letter(self, seq):
+        found = super()._letter(seq)
+        return evolve(found, message=found.edited or found.message)
+
+
+@breaks("a_discarded_letter_is_gone")
+class ListsWhatWasDiscarded(Ledger):
+    def letters(self, number, after, limit):
+        ends = {seq: now.ended for seq, now in self._progress.items() if now.ended is not None}
+        found = sorted(seq for seq, ended in ends.items() if ended.end in ("dead", "expired") and seq > after)
+        return [self._letter(seq) for seq in found if number in (None, self._live[seq].key.number)][:limit]
+
+
+@breaks("a_discarded_letter_pins_nothing")
+class PinsForEver(Ledger):
+    def _discard(self, step, seq, *, leads):
+        super()._discard(step, seq, leads=leads)
+        step.unpinned.clear()
+
+
 @breaks("pruning_spares_dead_letters")
 class PrunesDeadLetters(Ledger):
     def prune(self, before, limit):
@@ -614,6 +658,26 @@ class SettlesBeforeItApplies(Colocated):
         settled = await self.settle(session, settlement)
         apply(None)
         return settled
+
+
+@breaks("an_id_is_remembered_beyond_its_epoch")
+class RemembersNothing(Ledger):
+    def put_unique(self, key, messages, seconds):
+        return self.put(key, messages)
+
+
+@breaks("a_cancelled_message_is_not_remembered")
+class RemembersTheCancelled(Ledger):
+    def _end(self, step, ended, *, leads):
+        uniques, self._uniques = self._uniques, {}
+        super()._end(step, ended, leads=leads)
+        self._uniques = uniques
+
+
+@breaks("an_id_is_remembered_for_its_time")
+class RemembersForEver(Ledger):
+    def put_unique(self, key, messages, seconds):
+        return super().put_unique(key, messages, 1e9)
 
 
 @breaks("everything_is_there_after_reopening")

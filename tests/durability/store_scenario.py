@@ -88,6 +88,10 @@ class Desk:
         for seq, index in zip(receipt.accepted, receipt.indexes, strict=True):
             self.seqs[names[index]] = seq
 
+    async def put_unique(self, *names: str, known: int = 0) -> None:
+        receipt = await self.store.put_unique(self.epochs["one"], [message(name) for name in names], 100.0)
+        assert (len(receipt.accepted), receipt.duplicates) == (len(names) - known, known), "receipt"
+
     async def claim(self, *names: str) -> None:
         leases = await self.store.pop_ready(self.session, [self.seqs[name] for name in names])
         assert [lease.message.id for lease in leases] == list(names)
@@ -199,6 +203,7 @@ SECOND: list[Call] = [
     lambda desk: desk.prune(),
     lambda desk: desk.prune(),
     lambda desk: desk.put("one", "a1", "e0", "e1", known=1),
+    lambda desk: desk.put_unique("u0", "u1", "e0", known=1),
     lambda desk: desk.claim("e0", "e1"),
     lambda desk: desk.commit("e0"),
     lambda desk: desk.store.mark_epoch(desk.epochs["one"], "cancel"),
@@ -319,6 +324,7 @@ async def known(store: SqliteStore[Any]) -> Any:
         "resources": view.resources,
         "records": {space: dict(found) for space, found in records.items()},
         "prepared": _rows(store, "select seq, prepared from progress where prepared is not null"),
+        "uniques": _rows(store, "select kind, id, until, seq from naviscope_uniques"),
         "rows": _sink_rows(store),
     }
 

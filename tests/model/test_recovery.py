@@ -197,7 +197,8 @@ class RecordingWorld(CoreWorld):
 
     def discard(self, seq):
         super().discard(seq)
-        self.record()
+        node = self.nodes[seq]
+        self.record(Ended(Seq(seq), node.end, sorted(node.rare.causes), sorted(node.rare.epoch_causes), discarded=True))
 
 
 def told_whole(world: RecordingWorld) -> list[FactBody]:
@@ -256,10 +257,6 @@ def recover(world: RecordingWorld, account: Account) -> Core:
     for fact in (*account(world), CaughtUp(), SessionEnded(world.session, clean=False)):
         core.tell_time(world.now)
         fold(fact)
-    for seq, node in world.nodes.items():
-        # That a letter was discarded is a note about it, kept with it and not among the facts.
-        if node.rare is not None and node.rare.discarded:
-            core.discard(Seq(seq))
     core.advance(world.now)
     return core
 

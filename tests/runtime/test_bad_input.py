@@ -347,8 +347,15 @@ def torn():
     raise OSError("torn")
 
 
+class Torn:
+    """Something that can be read again and again, and never to the end."""
+
+    def __iter__(self):
+        return torn()
+
+
 @pytest.mark.parametrize("field", ["derived", "ready"])
-@pytest.mark.parametrize("make", [lambda: 7, torn], ids=["not iterable", "torn"])
+@pytest.mark.parametrize("make", [lambda: 7, Torn], ids=["not iterable", "torn"])
 async def test_what_cannot_be_read_inside_an_outcome_ends_the_message_dead(field, make):
     async with started({"bad": Executed(**{field: make()})}) as world:
         report = await world.batch(*messages("bad", "good"))

@@ -441,6 +441,7 @@ _KEYS = {
     "ends": "seq = ?",
     "resources": "scope = ? and name = ?",
     "records": "space = ? and key = ?",
+    "naviscope_uniques": "kind = ? and id = ?",
 }
 
 

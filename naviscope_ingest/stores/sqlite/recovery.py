@@ -12,19 +12,16 @@ from itertools import groupby
 from typing import Any
 
 import apsw
-import msgspec
 
 from naviscope_ingest._encoding import Scribe, decode_depends_on
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, EpochRow
 from naviscope_ingest.stores.sqlite.queries import fetch
-from naviscope_ingest.stores.sqlite.rows import messages_named
-from naviscope_ingest.stores.sqlite.settlement import COMMITTED, ENDS
+from naviscope_ingest.stores.sqlite.rows import COMMITTED, ended_of, messages_named
 from naviscope_ingest.stores.sqlite.stages import ALIVE, Stages
 from naviscope_ingest.stores.sqlite.steps import GLOBAL
 from naviscope_spi import (
     Accepted,
     Committed,
-    Ended,
     EpochKey,
     EpochOpened,
     FactBody,
@@ -168,10 +165,7 @@ def _ends(rows: Sequence[tuple[Any, ...]]) -> list[FactBody]:
     committed = [row[0] for row in rows if row[1] == COMMITTED]
     values = {row[0]: row[2] for row in rows if row[1] == COMMITTED and row[2] is not None}
     told: list[FactBody] = [Committed(committed, values)] if committed else []
-    for seq, end, _, causes, letter in rows:
-        if end != COMMITTED:
-            seqs, epochs = ([], []) if causes is None else msgspec.msgpack.decode(causes)
-            told.append(Ended(seq, ENDS[end], seqs, epochs, letter))  # type: ignore[arg-type]  # a bad end by its number
+    told += [ended_of(seq, end, causes, letter) for seq, end, _, causes, letter in rows if end != COMMITTED]
     return told
 
 

@@ -10,6 +10,7 @@ import apsw
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.stages import ALIVE
+from naviscope_ingest.stores.sqlite.uniques import prune_uniques
 from naviscope_spi import EpochForgotten
 
 __all__ = ["drop_staged", "prune"]
@@ -19,11 +20,12 @@ _STEP = 1_000
 
 
 def prune(ledger: Ledger, before: float, limit: int) -> int:
-    """Remove rows of epochs that completed before a time, at most so many.
+    """Remove rows of epochs that completed before a time, and ids that are remembered no longer; at most so many.
 
     The epoch itself goes first, so that its name is free and nobody sees half of it; then its messages, in steps.
     """
-    removed = _prune_messages(ledger, limit)
+    removed = prune_uniques(ledger, limit)
+    removed += _prune_messages(ledger, limit - removed)
     rows = fetch(
         ledger.connection,
         "select number from epochs where prune_at < ? order by prune_at limit ?",

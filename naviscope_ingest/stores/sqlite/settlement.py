@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import msgspec
 from attrs import define, field
 
 from naviscope_ingest._encoding import Content, decode_depends_on, encode_depends_on
@@ -16,9 +14,10 @@ from naviscope_ingest.stores.sqlite.entries import EpochRow, Held
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.recent import MessageRow
-from naviscope_ingest.stores.sqlite.rows import decode_options
+from naviscope_ingest.stores.sqlite.rows import CODES, COMMITTED, DISCARDED, decode_options, encode_causes, ended_of
 from naviscope_ingest.stores.sqlite.stages import ALIVE, DROPPED, Birth, Joined, Lazy, Stage
 from naviscope_ingest.stores.sqlite.steps import insert_messages, known_content, make_room, provide
+from naviscope_ingest.stores.sqlite.uniques import forget_unique, has_uniques
 from naviscope_spi import (
     Accepted,
     Committed,
@@ -40,15 +39,9 @@ from naviscope_spi import (
     Waits,
 )
 
-__all__ = ["COMMITTED", "ENDS", "settle"]
+__all__ = ["settle"]
 
-COMMITTED = 0
-ENDS = ("committed", "dead", "skipped", "cancelled", "expired")
-"""The ends by the number that stands in the column `end`."""
-
-_CODES = {end: code for code, end in enumerate(ENDS)}
-_LETTERS = (_CODES["dead"], _CODES["expired"])
-_encode = msgspec.msgpack.Encoder().encode
+_CANCELLED = CODES["cancelled"]
 
 
 @define
@@ -57,6 +50,7 @@ class _Step:
 
     has_changed: bool = False
     has_revived: bool = False
+    unpinned: list[EpochRow] = field(factory=list)
     refused: list[Seq] = field(factory=list)
     accepted: list[Sequence[tuple[Seq, EpochKey, Any]]] = field(factory=list)
     births: list[FactBody] = field(factory=list)
@@ -104,6 +98,9 @@ def settle(
     if leads:
         for change in settlement.epochs:
             _change_epoch(ledger, step, change, retain)
+    for epoch in step.unpinned:
+        if epoch.state == "completed" and not (epoch.letters or epoch.unfinished or epoch.freed):
+            _free(ledger, epoch, retain)
     if settlement.waits:
         ledger.tidy(is_revived=step.has_revived)
     if ledger.stages or ledger.contested:
@@ -197,6 +194,9 @@ def _look(ledger: Ledger, seq: Seq) -> _Seen | None:
 
 def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
     seq = ended.seq
+    if ended.discarded:
+        _discard(ledger, step, seq, leads=leads)
+        return
     held = ledger.leases.get(seq)
     if held is not None:
         number = held.epoch
@@ -207,15 +207,34 @@ def _end(ledger: Ledger, step: _Step, ended: Ended, *, leads: bool) -> None:
             return
         number = seen.epoch
     ledger.release(seq, is_ended=True)
-    causes = _encode([list(ended.causes), list(ended.epoch_causes)]) if ended.causes or ended.epoch_causes else None
-    code = _CODES[ended.end]
+    code = CODES[ended.end]
     ledger.recent.take((seq,))
-    ledger.insert([("ends", seq, number, code, None, causes, ended.letter)])
+    ledger.insert([("ends", seq, number, code, None, encode_causes(ended), ended.letter)])
     epoch = _epoch(ledger, number)
     epoch.unfinished -= 1
-    epoch.letters += code in _LETTERS
+    epoch.letters += code in DISCARDED
+    if code == _CANCELLED and has_uniques(ledger):
+        forget_unique(ledger, seq)
     step.has_changed = True
     step.fates.append(ended)
+
+
+def _discard(ledger: Ledger, step: _Step, seq: Seq, *, leads: bool) -> None:
+    """Give a dead letter up: its end stays, and pins the epoch no longer."""
+    rows = (
+        fetch(ledger.connection, "select epoch, end, causes, letter from ends where seq = ?", (seq,)) if leads else []
+    )
+    if not rows or rows[0][1] not in DISCARDED:
+        step.refused.append(seq)
+        return
+    number, end, causes, letter = rows[0]
+    row = (seq, number, DISCARDED[end], None, causes, letter)
+    ledger.put_row("ends", (seq,), row)
+    epoch = _epoch(ledger, number)
+    epoch.letters -= 1
+    step.has_changed = True
+    step.fates.append(ended_of(seq, *row[2:3], *row[4:]))
+    step.unpinned.append(epoch)
 
 
 def _wait(ledger: Ledger, step: _Step, waits: Waits, *, leads: bool) -> None:
@@ -279,7 +298,7 @@ def _revive(ledger: Ledger, seq: Seq, seen: _Seen) -> None:
     ledger.drop_row("ends", (seq,))
     epoch = _epoch(ledger, seen.epoch)
     epoch.unfinished += 1
-    epoch.letters -= seen.end in _LETTERS
+    epoch.letters -= seen.end in DISCARDED
 
 
 def _prepare(ledger: Ledger, step: _Step, seq: Seq, outcome: bytes) -> None:
@@ -339,15 +358,15 @@ def _unknown(
     return chosen, fresh
 
 
-def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> list[Birth]:
+def _bring_alive(ledger: Ledger, epoch: EpochRow, parent: Seq) -> Sequence[Birth]:
     """Make staged messages known. An id that became known since then is left out: the one that is alive was first."""
     stages = ledger.stages.of(parent)
     if not stages:
         return []
-    chunks: Iterable[Sequence[Birth]] | None = ledger.births.pop(parent, None)
+    chunks: Sequence[Sequence[Birth]] | None = ledger.births.pop(parent, None)
     if chunks is None:
-        chunks = (_read_stage(ledger, stage) for stage in stages)
-    born = list(chain.from_iterable(chunks))
+        chunks = [_read_stage(ledger, stage) for stage in stages]
+    born: Sequence[Birth] = Joined(chunks)
     if parent in ledger.contested:
         born = sorted([*born, *_win(ledger, epoch, parent)], key=itemgetter(0))
     for stage in stages:
@@ -434,8 +453,13 @@ def _may_become(epoch: EpochRow, state: str) -> bool:
 def _complete(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
     epoch.completed_at = ledger.now
     epoch.prune_at = None
-    if epoch.letters:
-        return
+    if not epoch.letters:
+        _free(ledger, epoch, retain)
+
+
+def _free(ledger: Ledger, epoch: EpochRow, retain: float) -> None:
+    """Let a completed epoch be removed some time: nothing in it can be replayed."""
+    assert epoch.completed_at is not None
     epoch.freed = 1
     own = decode_options(epoch.options).retain
     # `prune` is asked by the store's own retention: an epoch with another one stands as if it completed then.

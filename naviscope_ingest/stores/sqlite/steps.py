@@ -58,6 +58,7 @@ __all__ = [
     "put",
     "put_staged",
     "read_records",
+    "scan_records",
 ]
 
 GLOBAL = 0
@@ -447,3 +448,9 @@ def read_records(ledger: Ledger, space: str, keys: Sequence[str]) -> dict[str, b
     statement = "select value from records where space = ? and key = ?"
     found = ((key, fetch(ledger.connection, statement, (space, key))) for key in keys)
     return {key: rows[0][0] for key, rows in found if rows}
+
+
+def scan_records(ledger: Ledger, space: str, after: str, limit: int) -> list[tuple[str, bytes]]:
+    """Return a page of records, in order of their keys."""
+    statement = "select key, value from records where space = ? and key > ? order by key limit ?"
+    return [(key, value) for key, value in fetch(ledger.connection, statement, (space, after, limit))]

@@ -24,11 +24,13 @@ from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.errors import StoreReadOnly, translated
 from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.letters import letter, letters
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
 from naviscope_ingest.stores.sqlite.recovery import recovery
 from naviscope_ingest.stores.sqlite.retention import prune
 from naviscope_ingest.stores.sqlite.settlement import settle
 from naviscope_ingest.stores.sqlite.transaction import Authorizer, Transaction
+from naviscope_ingest.stores.sqlite.uniques import put_unique
 from naviscope_ingest.stores.sqlite.verification import verification
 from naviscope_ingest.stores.sqlite.writer import InlineRunner, ThreadRunner
 from naviscope_spi import (
@@ -37,6 +39,7 @@ from naviscope_spi import (
     EpochOptions,
     EpochRecord,
     Fact,
+    KeptLetter,
     Lease,
     Message,
     PartlyRefused,
@@ -280,6 +283,21 @@ class SqliteStore(Generic[P]):
         receipt: PutReceipt = await self._write(work)
         return receipt
 
+    async def put_unique(self, epoch: EpochKey, messages: Sequence[Message[P]], seconds: float) -> PutReceipt:
+        """Store messages as `put` does, but for those that were accepted so in another epoch not long ago.
+
+        What is accepted is remembered for so many seconds, by its kind and id, also over a restart.
+
+        Raises:
+            EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
+            UnknownEpoch: there is no such epoch.
+            InvalidMessage: a payload cannot be encoded or is too large; nothing of this call was stored.
+        """
+        contents = [self._ledger.scribe.write(message) for message in messages]
+        work = partial(put_unique, key=epoch, messages=messages, contents=contents, seconds=seconds)
+        receipt: PutReceipt = await self._write(work)
+        return receipt
+
     async def pop_ready(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
         """Claim messages, in the order of `seqs`. Those that ended, are leased or unknown are left out.
 
@@ -379,11 +397,30 @@ class SqliteStore(Generic[P]):
         found: Mapping[str, bytes] = await self._read(partial(steps.read_records, space=space, keys=keys))
         return found
 
+    async def scan(self, space: str, *, after: str = "", limit: int = 100) -> Sequence[tuple[str, bytes]]:
+        """Return a page of keys and values, in order of the keys."""
+        work = partial(steps.scan_records, space=space, after=after, limit=limit)
+        found: Sequence[tuple[str, bytes]] = await self._read(work)
+        return found
+
+    async def letters(
+        self, *, epoch: int | None = None, after: Seq | None = None, limit: int = 100
+    ) -> Sequence[KeptLetter[P]]:
+        """Return a page of dead letters without payloads, in order of place."""
+        work = partial(letters, epoch=epoch, after=Seq(0) if after is None else after, limit=limit)
+        found: Sequence[KeptLetter[P]] = await self._read(work)
+        return found
+
+    async def letter(self, seq: Seq) -> KeptLetter[P] | None:
+        """Return one dead letter whole, None if that message has none. Reading its payload may raise why it cannot."""
+        found: KeptLetter[P] | None = await self._read(partial(letter, seq=seq))
+        return found
+
     async def prune(self, before: float, limit: int) -> int:
         """Remove at most `limit` rows of epochs that completed before that wall-clock time; return how many.
 
         An epoch with a `retain` of its own counts as completed that much earlier or later than the store's `retain`
-        says. One with dead or expired messages is pinned: it stays.
+        says. One with dead letters is pinned: it stays.
         """
         removed: int = await self._write(partial(prune, before=before, limit=limit))
         return removed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from naviscope_ingest._core import Refused
+from naviscope_ingest._core.explain import explain_epoch
 from naviscope_spi import Dependency, Ended, EpochKey, EpochOptions, EpochRecord, Message, Resource
 from tests.unit.core.desk import Desk
 
@@ -255,3 +256,38 @@ def test_an_unknown_id_of_a_completed_epoch_is_unresolved_at_once_and_open_again
     desk.commit("bad", derived=[Message("ghost", None)])
     desk.commit("ghost")
     assert desk.states("hopes", "waits") == ["ready", "ready"]
+
+
+@pytest.mark.parametrize("is_asked_before", [True, False])
+def test_an_epoch_that_expects_derived_messages_is_not_done_and_keeps_its_barriers_shut(is_asked_before):
+    desk = Desk(derives={"file": ["row"], "row": [], "total": []})
+    barrier = Message("total", None, kind="total", depends_on=[Dependency.barrier("row")])
+    desk.add("file", kind="file")
+    if is_asked_before:
+        desk.put(barrier)
+    desk.core.expect(1, "file")
+    desk.commit("file")
+    if not is_asked_before:
+        desk.put(barrier)
+    desk.seal()
+    assert (desk.state("total"), desk.epoch().unfinished, desk.epoch().is_blocked) == ("waiting", 2, False)
+    reasons = dict(explain_epoch(desk.core, desk.epoch()).reasons)
+    assert reasons["derived messages of a committed parent are still coming in"] == 1
+    desk.add("row", kind="row")
+    desk.core.expect_no_more(1, "file")
+    assert desk.state("total") == "waiting"
+    desk.commit("row")
+    assert desk.state("total") == "ready"
+    desk.commit("total")
+    assert desk.epoch().is_completed
+
+
+def test_an_epoch_completes_when_the_last_expected_message_turns_out_to_be_known():
+    desk = Desk()
+    desk.add("file")
+    desk.core.expect(1, "message")
+    desk.commit("file")
+    desk.seal()
+    assert not desk.epoch().is_completed
+    desk.core.expect_no_more(1, "message")
+    assert desk.epoch().is_completed

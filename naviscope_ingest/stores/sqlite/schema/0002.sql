@@ -1,5 +1,6 @@
--- Format 2. An epoch has the times at which it was opened and sealed, a copy knows that it is one, and ids can be
--- remembered beyond their epoch.
+-- Format 2. An epoch has the times at which it was opened and sealed, a copy knows that it is one, ids can be
+-- remembered beyond their epoch, and dead letters are found without looking at all ends; in `ends`, 5 is dead and
+-- discarded, 6 expired and discarded.
 --
 -- A file has tables of its user too. So what is new begins with naviscope_, which no user's table does.
 --
@@ -84,3 +85,6 @@ create table naviscope_uniques (
 
 create index naviscope_uniques_to_prune on naviscope_uniques (until);
 create index naviscope_uniques_by_seq on naviscope_uniques (seq);
+
+create index naviscope_letters on ends (seq) where end in (1, 4);
+create index naviscope_letters_of_epoch on ends (epoch, seq) where end in (1, 4);

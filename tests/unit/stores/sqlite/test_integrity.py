@@ -50,6 +50,7 @@ async def make_work(store):
     for lease in leases[8:10]:
         await store.put(epoch, [Message("staged", 1)], staged_by=lease)
     await store.notify_ready([Resource("r", 2, value=b"v")])
+    await store.put_unique(epoch, [Message("unique", 1)], 1e9)
     return joining, leases[7:10]
 
 
@@ -66,7 +67,18 @@ async def test_sums_are_right_after_everything(tmp_path, runner):
             assert await store.verify() == []
 
 
-TABLES = ("epochs", "messages", "stages", "staged", "ends", "progress", "claims", "resources", "records")
+TABLES = (
+    "epochs",
+    "messages",
+    "stages",
+    "staged",
+    "ends",
+    "progress",
+    "claims",
+    "resources",
+    "records",
+    "naviscope_uniques",
+)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +89,10 @@ TABLES = ("epochs", "messages", "stages", "staged", "ends", "progress", "claims"
         ("update ends set end = 1 where seq = 2", "table ends, seq 2"),
         ("update progress set attempt = 9 where seq = 7", "table progress, seq 7"),
         ("update resources set version = 9 where name = 'r'", "table resources, scope 0, name 'r'"),
+        ("update naviscope_uniques set until = 0", "table naviscope_uniques, kind 'message', id 'unique'"),
         ("update records set value = x'00'", "table records, space 's', key 'k'"),
         ("update epochs set report = x'00' where name = 'done'", "table epochs, number 2, name 'done'"),
-        ("delete from messages where seq = 3", "table messages: 32 rows, and the sum says 33"),
+        ("delete from messages where seq = 3", "table messages: 33 rows, and the sum says 34"),
         ("delete from ends where seq = 2", "table ends: "),
         ("update state set last_seq = 1", "table state"),
     ],

@@ -46,7 +46,7 @@ class Twins:
         self.epochs = []
         self.seqs = []
         self.leases = []
-        self.done = {"refused": 0, "accepted": 0, "raised": 0}
+        self.done = {"refused": 0, "accepted": 0, "raised": 0, "letters": 0}
 
     async def both(self, call):
         answers = []
@@ -123,6 +123,7 @@ class Twins:
         derived = [Derived(seq, self.messages(2), 2, [Resource("made", add=1)]) for seq in self.some(parents, 2)]
         values = dict.fromkeys(self.some(parents, 1), b"value")
         bad = [Ended(seq, self.chance.choice(["dead", "skipped", "expired"]), [1]) for seq in self.some(self.seqs, 2)]
+        bad += [Ended(seq, "dead", discarded=True) for seq in self.some(self.seqs, 2)]
         waits = [
             Waits(
                 seq,
@@ -184,6 +185,10 @@ class Twins:
     async def compare(self):
         one, other = [shown(await view_of(store)) for store in self.stores]
         assert one == other
+        for epoch in (None, 1, 2):
+            one, other = [await letters_of(store, epoch) for store in self.stores]
+            assert one == other
+            self.done["letters"] += len(one)
 
 
 def known(lease):
@@ -210,13 +215,41 @@ async def view_of(store):
     return view
 
 
+def told(ended):
+    return ended.end, list(ended.causes), ended.letter, ended.discarded
+
+
+async def letters_of(store, epoch):
+    """Return all dead letters, page by page, and each as it is read by itself."""
+    found = []
+    while page := await store.letters(epoch=epoch, after=found[-1].seq if found else None, limit=3):
+        found += page
+    whole = [await store.letter(each.seq) for each in found]
+    assert [(each.seq, each.run, told(each.ended)) for each in found] == [
+        (each.seq, each.run, told(each.ended)) for each in whole
+    ]
+    return [
+        (
+            each.seq,
+            each.epoch,
+            outline(each.message),
+            each.message.payload,
+            told(each.ended),
+            each.run,
+            each.accepted_at,
+            None if each.edited is None else each.edited.payload,
+        )
+        for each in whole
+    ]
+
+
 def shown(view):
     kept = {seq for seq, (key, _) in view.messages.items() if view.epochs[key.number].state != "completed"}
     return {
         "epochs": view.epochs,
         "messages": {seq: (view.messages[seq][0], outline(view.messages[seq][1])) for seq in kept},
         "ends": {seq: end for seq, end in view.ends.items() if seq in kept},
-        "ended": {seq: (each.end, list(each.causes), each.letter) for seq, each in view.ended.items() if seq in kept},
+        "ended": {seq: told(each) for seq, each in view.ended.items() if seq in kept},
         "values": {seq: value for seq, value in view.values.items() if seq in kept},
         "waits": {
             seq: (each.depends_on, each.not_before, each.attempt, each.run)
