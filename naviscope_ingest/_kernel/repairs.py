@@ -5,9 +5,9 @@ alive too early would be claimed in vain. In between no other decision is carrie
 is let go of, while a message of it comes back to life.
 
 What a letter took down is revived with it, in the same settlement, and so is the record of who asked for it. Killed at
-any instant, a replay has happened whole or not at all. A closure that is too large for one settlement is
-written a part at a time, and the letter itself comes last, with its record: if the process dies before that, what was
-revived waits for a message that is dead, and follows it again.
+any instant, a replay has happened whole or not at all. A closure that is too large for one settlement is written a part
+at a time, and the letter itself comes last, with its record: if the process dies before that, what was revived waits
+for a message that is dead, and follows it again.
 
 Rejected: the letter first. Then what has not been revived yet would be dead by a cause that is alive, and recovery
 would need a rule for it.
@@ -118,8 +118,10 @@ class Repairs:
                 if batch.nodes and len(batch.nodes) + len(nodes) > _STEP:
                     await self._revive(batch, carry_out)
                     batch = _Batch()
-                    if letter.state is not State.ENDED:
+                    # Work went on meanwhile: it may have come back with another one.
+                    if not self._wanted([repair]):
                         continue
+                    nodes = self._core.follow([letter])
                 done[repair.seq] = batch.add(repair, letter, nodes)
             await self._revive(batch, carry_out)
         return done

@@ -247,6 +247,21 @@ async def test_a_closure_larger_than_a_step_comes_back_whole(monkeypatch):
         assert (report.succeeded, report.committed, report.revision) == (True, 42, 1)
 
 
+async def test_letters_that_share_what_they_took_down_come_back_in_several_steps(monkeypatch):
+    """What one step revived has gone on when the next is planned, and is not revived again."""
+    monkeypatch.setattr("naviscope_ingest._kernel.repairs._STEP", 4)
+    executor = Mended("a", "b", "c")
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        shared = [Message(f"s{n}", None, depends_on=["a", "b", "c"]) for n in range(3)]
+        await world.batch(*messages("a", "b", "c"), *shared, name="e")
+        executor.bad.clear()
+        receipt = await world.intake.dead_letters.replay(epoch="e", kind="message")
+        assert (receipt.letters, receipt.followers) == (3, 3)
+        report = await world.intake.wait_epoch("e")
+        assert (report.succeeded, report.committed) == (True, 6)
+        assert sorted(name for name, run, _ in executor.seen if run) == ["a", "b", "c", "s0", "s1", "s2"]
+
+
 async def test_what_dies_while_a_replay_is_written_comes_back_too():
     """A child is submitted while its dead parent is being revived: it follows the end that is just being lifted."""
     executor = Mended("a")
@@ -327,6 +342,56 @@ async def test_a_replay_that_is_cancelled_was_whole_or_not_at_all():
             assert (await letters.replay(epoch="e")).letters == 2 - len(done)
             report = await world.intake.wait_epoch("e")
             assert (report.succeeded, report.committed) == (True, 3)
+
+
+async def test_two_who_replay_the_same_replay_each_letter_once():
+    names = [f"m{n}" for n in range(250)]
+    executor = Mended(*names)
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        await world.batch(*messages(*names), name="e")
+        executor.bad.clear()
+        letters, receipts = world.intake.dead_letters, []
+
+        async def replay():
+            receipts.append(await letters.replay(epoch="e"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(replay)
+            nursery.start_soon(replay)
+        assert sum(receipt.letters for receipt in receipts) == 250
+        assert (await world.intake.wait_epoch("e")).succeeded
+        assert sorted(name for _, name, _ in await noted(letters)) == sorted(names)
+        assert len(executor.seen) == 500
+
+
+async def test_an_epoch_completes_and_is_repaired_while_others_work():
+    """Replays, commits and completions at once: every message commits once, and every report comes out good."""
+    names = [f"m{n}" for n in range(40)]
+    executor = Mended(*names)
+    async with started(executor, store=WaitingStore(TrioClock(START))) as world:
+        letters = world.intake.dead_letters
+        await world.batch(*messages(*names), name="one")
+        across = [Message(f"x-{name}", None, depends_on=[Dependency.message(name, epoch="one")]) for name in names]
+        executor.bad.clear()
+        epoch = await world.intake.new_epoch("two")
+
+        async def submit():
+            for message in across:
+                await epoch.submit([message])
+            await epoch.seal()
+
+        async def replay():
+            for name in names:
+                await letters.replay(epoch="one", message_id=name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(submit)
+            nursery.start_soon(replay)
+        for name in ("one", "two"):
+            report = await world.intake.wait_epoch(name)
+            assert (report.succeeded, report.committed) == (True, 40)
+        assert await letters.count() == 0
+        assert sorted(world.sink.ops) == sorted([*names, *(message.id for message in across)])
 
 
 async def test_an_ended_message_says_how_it_is_brought_back():
