@@ -383,14 +383,14 @@ class Schedule:
 
     def most_urgent_before(self, node: Node) -> float | None:
         """Return the highest priority of what may start before a ready message, if it is higher than its own."""
-        ages = {-key: self._ready_since(level) for key, level in [*self.levels.items()]}
+        ages = {-key: self._ready_since(level) for key, level in ((0, self._usual), *self.levels.items())}
         own = node.message.priority
         ahead = (
             priority
             for priority, since in ages.items()
             if since is not None and priority > own and (priority - own) * self.ageing > since - node.since
         )
-        return max((*ahead, 0) if self.ring and own < 0 else ahead, default=None)
+        return max(ahead, default=None)
 
     def has_parked(self) -> bool:
         """Tell whether a ready message is parked at a gate."""

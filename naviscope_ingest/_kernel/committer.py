@@ -81,7 +81,7 @@ class Committer:
         self._commit_to_sink: Callable[[CommitBatch[Any]], Awaitable[object]] = sink.commit
         self._inside = inside_for(sink, membership)
         self._core = core
-        self._planner = planner
+        self._plan = planner.plan
         self._fan_outs = fan_outs
         self._judge = judge
         self._tried = judge.tried
@@ -92,7 +92,9 @@ class Committer:
         self._outbox = workers.outbox
         self._config = config
         self._batch_size = config.commit_batch
+        self._linger = config.commit_linger
         self._meter = meter
+        self._is_measured = meter.is_on
         self._wall = clock.wall
         self._carry_out = carry_out
         self._fail = fail
@@ -105,10 +107,10 @@ class Committer:
         """
         self.is_busy = True
         try:
-            outbox, size, linger = self._outbox, self._batch_size, self._config.commit_linger
+            outbox, size, linger = self._outbox, self._batch_size, self._linger
             if linger and len(outbox) < min(size, self._workers.in_flight):
                 await trio.sleep(linger)
-            core, plan, is_measured = self._core, self._planner.plan, self._meter.is_on
+            core, plan, is_measured = self._core, self._plan, self._is_measured
             commit = self._membership.commit_nowait
             while outbox:
                 answers = outbox[:size]

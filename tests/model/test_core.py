@@ -124,7 +124,7 @@ def test_everything_that_has_not_ended_is_explained_truly():
 
     for seed in range(400):
         play_both(seed, look)
-    assert set(kinds) == {"dependency", "worse", "held", "timer", "lane", "queue", "running", "committing"}
+    assert set(kinds) == {"dependency", "worse", "held", "timer", "lane", "priority", "queue", "running", "committing"}
 
 
 def is_true(model: Model, seq: int, reason: Reason) -> bool:
@@ -150,6 +150,10 @@ def is_true(model: Model, seq: int, reason: Reason) -> bool:
         assert reason.blocker is not None
         ahead = model.entries[reason.blocker]
         return x.state == "ready" and seq not in model.runnable() and ahead.message.key == x.message.key
+    if reason.kind == "priority":
+        # A lane stands at the highest priority that waits in it, so those behind its head count too.
+        urgent = (each.message.priority for each in model.entries.values() if each.state == "ready")
+        return seq in model.runnable() and max(urgent) > x.message.priority
     if reason.kind == "queue":
         return seq in model.runnable()
     return x.state == reason.kind
