@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## Run the example of a dependent import
-	$(BIN)/python examples/dependent_import.py
+demo: $(STAMP) ## Index the standard library, and ask who calls json.dumps
+	$(BIN)/python -m examples.code_index
 
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -24,7 +24,7 @@ from naviscope_spi.messages import is_number
 if TYPE_CHECKING:
     from naviscope_ingest.runtime import IngestRuntime
 
-__all__ = ["Epoch", "IntakeHandle", "Messages"]
+__all__ = ["Epoch", "IntakeHandle", "Messages", "chunks_of", "cut_messages"]
 
 P = TypeVar("P")
 
@@ -52,6 +52,11 @@ class Epoch(Generic[P]):
     def number(self) -> int:
         """Its number, which is never used again."""
         return self._page.key.number
+
+    @property
+    def intake(self) -> IntakeHandle[P]:
+        """The handle it was opened with."""
+        return self._intake
 
     @property
     def report(self) -> EpochReport:
@@ -327,7 +332,7 @@ class IntakeHandle(Generic[P]):
                 if messages:
                     await self._put(page, _checked(messages), total, strict, unique_for, may_wait=may_wait)
             else:
-                async with aclosing(_chunks(messages, size)) as chunks:
+                async with aclosing(chunks_of(messages, size)) as chunks:
                     async for chunk in chunks:
                         await self._put(page, chunk, total, strict, unique_for, may_wait=may_wait)
                         if len(chunk) == size:
@@ -444,11 +449,9 @@ class _Total:
         return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last, self.dropped)
 
 
-async def _chunks(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here
+async def chunks_of(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here
     """Cut anything that yields messages into checked chunks."""
-    if isinstance(messages, Message):
-        yield [messages]
-    elif isinstance(messages, AsyncIterable):
+    if isinstance(messages, AsyncIterable):
         iterator = aiter(messages)
         chunk: list[Message[Any]] = []
         try:
@@ -463,18 +466,23 @@ async def _chunks(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[A
             # A generator that is left to the garbage collector is closed too late, if at all.
             if isinstance(iterator, AsyncGenerator):
                 await iterator.aclose()
+    else:
+        for each in cut_messages(messages, size):
+            yield each
+
+
+def cut_messages(messages: Any, size: int) -> Iterator[Sequence[Message[Any]]]:  # noqa: ANN401 - it is checked here
+    """Cut what yields messages without waiting into checked chunks."""
+    if isinstance(messages, Message):
+        yield [messages]
+    elif isinstance(messages, list | tuple):
+        yield from (_checked(messages[at : at + size]) for at in range(0, len(messages), size))
     elif isinstance(messages, Iterable) and not isinstance(messages, str | bytes):
-        for each in _cut(messages, size):
-            yield _checked(each)
+        iterator = iter(messages)
+        while chunk := list(itertools.islice(iterator, size)):
+            yield _checked(chunk)
     else:
         raise InvalidMessage(f"{messages!r:.80} is not a message: submit a Message, or an iterable of them")
-
-
-def _cut(messages: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
-    if isinstance(messages, list | tuple):
-        return (messages[at : at + size] for at in range(0, len(messages), size))
-    iterator = iter(messages)
-    return iter(lambda: list(itertools.islice(iterator, size)), [])
 
 
 def _checked(chunk: Sequence[Any]) -> Sequence[Message[Any]]:

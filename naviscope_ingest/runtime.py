@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -14,6 +14,7 @@ from naviscope_ingest._kernel.lifecycle import RuntimeState
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, WrongState
 from naviscope_ingest.intake import IntakeHandle
+from naviscope_ingest.interop import AsyncioIntake, BlockingIntake, running_for_asyncio, running_in_thread
 from naviscope_ingest.limits import Limits
 from naviscope_ingest.reports import Recovery
 from naviscope_ingest.stores import MemoryStore, open_store
@@ -126,9 +127,9 @@ class IngestRuntime(Generic[P, Op]):
                 intake = await nursery.start(self.run_forever)
                 try:
                     yield intake
-                except trio.Cancelled:
-                    raise
                 except BaseException as error:
+                    if sole_error(error) is None:
+                        raise  # It was cancelled, perhaps in a nursery of the block.
                     from_body = error
                 self.stop()
         except BaseException as raised:
@@ -142,6 +143,14 @@ class IngestRuntime(Generic[P, Op]):
                 raise
         if from_body is not None:
             raise from_body
+
+    def running_in_thread(self) -> AbstractContextManager[BlockingIntake[P]]:
+        """Run in a thread for as long as a block of blocking code lasts; see `interop.running_in_thread`."""
+        return running_in_thread(self.running())
+
+    def running_for_asyncio(self) -> AbstractAsyncContextManager[AsyncioIntake[P]]:
+        """Run in a thread for as long as a block of an asyncio program lasts; see `interop.running_for_asyncio`."""
+        return running_for_asyncio(self.running())
 
     def stop(self, timeout: float | None = None) -> None:
         """Take no more work, finish what was started, hand the rest back to the store, and end `run_forever`.

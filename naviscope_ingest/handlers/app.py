@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from attrs import evolve
+from attrs import evolve, fields
 
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import HandlerError, RuntimeStopped
@@ -15,6 +16,8 @@ from naviscope_ingest.handlers.processes import Processes
 from naviscope_ingest.handlers.signature import RunIn, read_signature
 from naviscope_ingest.handlers.table import Handler, HandlerTable, codec_for
 from naviscope_ingest.intake import Epoch, IntakeHandle, Messages
+from naviscope_ingest.interop import AsyncioIntake, BlockingIntake, running_for_asyncio, running_in_thread
+from naviscope_ingest.policies import KindPolicy
 from naviscope_ingest.reports import SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink
@@ -67,6 +70,7 @@ class Ingest:
         self._processes = processes
         self._options = options
         self._handlers: dict[str, Handler] = {}
+        self._kinds = dict(self._config.kinds)
         self._sink: CommitSink[Any] | None = None
         self._intake: IntakeHandle[Any] | None = None
 
@@ -82,6 +86,7 @@ class Ingest:
         derives: Collection[str] | None = None,
         run_in: RunIn | None = None,
         payload: Any = None,  # noqa: ANN401 - a type
+        **policy: Any,  # noqa: ANN401 - as of KindPolicy
     ) -> Callable[[F], F]:
         """Declare the function that does the work of messages of one kind. The function stays as it is.
 
@@ -95,11 +100,16 @@ class Ingest:
             run_in: "process" for a function that computes; else an async function runs as a task, a plain one in a
                 thread.
             payload: the type of the payload, for functions whose annotations do not say it.
+            **policy: how messages of this kind are run, where it differs from the rest: the attributes of `KindPolicy`,
+                such as `retry=RetryPolicy(max_attempts=5)` and `timeout=30`.
 
         Raises:
-            HandlerError: the kind has one already, or the function cannot be a handler.
+            HandlerError: the kind has one already, the function cannot be a handler, or an option is unknown.
+            ValueError: an option of the policy is wrong.
         """
         check_name("kind", kind)
+        if policy:
+            self._kinds[kind] = self._policy(kind, policy)
         if derives is not None:
             self._check_derives(kind, derives)
 
@@ -115,6 +125,15 @@ class Ingest:
             return function
 
         return declare
+
+    def _policy(self, kind: str, options: dict[str, Any]) -> KindPolicy:
+        known = [each.name for each in fields(KindPolicy)]
+        for name in options:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}"
+                raise HandlerError(f"handler({kind!r}, {name}=...): there is no such option: {hint}")
+        return evolve(self._config.kinds.get(kind, self._config.other_kinds), **options)
 
     @staticmethod
     def _check_derives(kind: str, derives: Collection[str]) -> None:
@@ -178,6 +197,14 @@ class Ingest:
             finally:
                 self._intake = None
 
+    def running_in_thread(self) -> AbstractContextManager[BlockingIntake[Any]]:
+        """Run in a thread for as long as a block of blocking code lasts; see `interop.running_in_thread`."""
+        return running_in_thread(self.running())
+
+    def running_for_asyncio(self) -> AbstractAsyncContextManager[AsyncioIntake[Any]]:
+        """Run in a thread for as long as a block of an asyncio program lasts; see `interop.running_for_asyncio`."""
+        return running_for_asyncio(self.running())
+
     async def submit(self, epoch: Epoch[Any] | str, messages: Messages[Any], *, strict: bool = False) -> SubmitReceipt:
         """Submit to the app while it runs; see `IntakeHandle.submit`. Handlers may do so too.
 
@@ -202,4 +229,4 @@ class Ingest:
 
     def _runtime_config(self) -> RuntimeConfig:
         declared = {kind: each.derives for kind, each in self._handlers.items() if each.derives is not None}
-        return evolve(self._config, derives={**(self._config.derives or {}), **declared} or None)
+        return evolve(self._config, kinds=self._kinds, derives={**(self._config.derives or {}), **declared} or None)

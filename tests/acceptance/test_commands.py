@@ -14,7 +14,7 @@ from benchmarks import peers
 from tests.soak.drivers import DRIVERS, play_chunk
 
 ROOT = Path(__file__).resolve().parents[2]
-DEMO = "examples/dependent_import.py"
+DEPENDENT = "examples/dependent_import.py"
 DURABLE = "examples/durable_import.py"
 
 
@@ -45,8 +45,8 @@ def _read(terminal):
         return b""
 
 
-def test_the_demo_prints_only_the_report_in_a_pipe():
-    done = run(DEMO)
+def test_the_dependent_import_prints_only_the_report_in_a_pipe():
+    done = run(DEPENDENT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\r" not in done.stdout
     first, *rest = done.stdout.splitlines()
@@ -62,8 +62,8 @@ def test_the_demo_prints_only_the_report_in_a_pipe():
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals here")
-def test_the_demo_shows_its_progress_in_a_terminal():
-    code, output = run_in_terminal(DEMO)
+def test_the_dependent_import_shows_its_progress_in_a_terminal():
+    code, output = run_in_terminal(DEPENDENT)
     assert code == 0
     progress = [line for line in output.split("\r") if line.startswith("[")]
     assert len(progress) > 2
@@ -182,6 +182,6 @@ def test_every_program_of_the_documents_exists():
 
 def test_make_runs_the_demo_and_the_benchmarks():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"$(BIN)/python {DEMO}" in makefile
+    assert "$(BIN)/python -m examples.code_index" in makefile
     assert "$(BIN)/python -m benchmarks" in makefile
     assert "$(BIN)/python -m tests.soak" in makefile

@@ -18,14 +18,17 @@ from naviscope_ingest import (
     Fatal,
     HandlerError,
     Ingest,
+    KindPolicy,
     MemorySink,
     Message,
     PayloadNotEncodable,
     Permanent,
     Resource,
+    RetryPolicy,
     RuntimeConfig,
     RuntimeStopped,
     Skipped,
+    Transient,
     UnknownKind,
 )
 from naviscope_ingest.handlers.answer import outcome_of
@@ -415,3 +418,29 @@ async def test_cancelling_waits_for_a_thread_and_drops_its_answer():
         go_on.set()
         assert (await epoch.wait()).cancelled == 1
     assert sink.ops == []
+
+
+async def test_options_of_the_policy_reach_the_runtime():
+    app = Ingest(config=RuntimeConfig(other_kinds=KindPolicy(timeout=50)))
+    attempts = []
+
+    @app.handler("flaky", retry=RetryPolicy(max_attempts=5, initial_delay=0.001))
+    async def flaky(n: int):
+        attempts.append(n)
+        raise Transient("again")
+
+    async with app.running() as intake:
+        assert intake.runtime.config.kinds["flaky"].timeout == 50
+        async with intake.epoch() as epoch:
+            await epoch.submit(Message("a", 1, kind="flaky"))
+    assert epoch.report.dead == 1
+    assert len(attempts) == 5
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(HandlerError, match="did you mean 'timeout'"):
+        Ingest().handler("n", timeuot=3)
+    with pytest.raises(HandlerError, match="it takes retry"):
+        Ingest().handler("n", zzz=3)
+    with pytest.raises(ValueError, match="timeout=-1"):
+        Ingest().handler("n", timeout=-1)
