@@ -89,8 +89,10 @@ class Outlines:
         self.keeps_headers = False
         self._shared: dict[object, OnResource] = {}
 
-    def of(self, message: Message[Any]) -> Message[Any] | Outline:
-        """Return as much of a message as decisions need."""
+    def of(self, message: Message[Any] | Outline) -> Message[Any] | Outline:
+        """Return as much of a message as decisions need; an outline stays as it is."""
+        if isinstance(message, Outline):
+            return message
         if (
             message.key is not None
             or message.priority
