@@ -36,6 +36,9 @@ class SinkLine:
         chance: random numbers from 0 to 1.
         meter: is told of failures.
         tell: says to those who ask why the sink is not called, and until when; None when it is again.
+
+    Attributes:
+        is_troubled: whether the breaker wants to hear of what works. Asked for every batch.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class SinkLine:
         meter: Meter,
         tell: Callable[[str, float | None], None],
     ) -> None:
+        self.is_troubled = False
         self._config = config
         self._retry = config.sink_retry
         self._breaker = None if config.sink_breaker is None else Breaker(config.sink_breaker)
@@ -109,7 +113,7 @@ class SinkLine:
                 except Exception as raised:
                     error = raised
                 else:
-                    self._worked()
+                    self.worked()
                     return None
             if isinstance(error, SystemFailure | SinkMisbehaved):
                 raise error
@@ -137,6 +141,7 @@ class SinkLine:
             return
         assert self._config.sink_breaker is not None
         policy = self._config.sink_breaker
+        self.is_troubled = True
         while True:
             breaker.trip(self._now())
             self._meter.breaker_changed("sink", "open")
@@ -156,20 +161,12 @@ class SinkLine:
         self._meter.breaker_changed("sink", "half-open")
 
     def worked(self) -> None:
-        """Learn that the sink took a batch at once."""
-        if self._breaker is not None and self._breaker.state != "closed":
-            self._worked()
-
-    def _worked(self) -> None:
+        """Learn that the sink took a batch."""
         if self._breaker is not None and self._breaker.succeeded(1, self._now()):
             _log.info("the breaker of the sink is closed", extra={"breaker": "sink"})
             self._meter.breaker_changed("sink", "closed")
+        self.is_troubled = self._breaker is not None and self._breaker.state != "closed"
         self._tell("", None)
-
-    @property
-    def is_troubled(self) -> bool:
-        """Whether the breaker wants to hear of what works."""
-        return self._breaker is not None and self._breaker.state != "closed"
 
 
 def check_answer(sink: CommitSink[Any], answer: object) -> None:

@@ -6,7 +6,6 @@ One batch at a time. Dependents become ready when the store has settled their pa
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -127,13 +126,12 @@ class Committer:
             while outbox:
                 answers = outbox[:size]
                 del outbox[:size]
-                batch = plan(answers)
-                began = math.inf
+                began = self._wall()
+                batch = plan(answers, began)
                 if batch.entries and self._inside is None:
                     if self._recorder is not None:
                         await self._record(batch, self._recorder)
                     started = self._meter.now() if is_measured else 0.0
-                    began = self._wall()
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
                     except Exception as error:
@@ -160,7 +158,7 @@ class Committer:
                     await self._commit_rest(batch, batch.more())
                     has_decided = core.look()
                     now = core.now
-                if now - began > self._slow:
+                if now - began > self._slow and batch.entries and self._inside is None:
                     self._report_slow(now - began, len(batch.entries))
                 self._workers.in_flight -= len(answers)
                 self.committed += len(batch.leases)

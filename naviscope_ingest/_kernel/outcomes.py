@@ -240,11 +240,11 @@ class Planner:
         self._most = most
         self._records = records
 
-    def plan(self, answers: Sequence[Answer]) -> Batch:
+    def plan(self, answers: Sequence[Answer], now: float) -> Batch:
         """Sort answers. What was ended meanwhile is left out; for what commits, commit wins over cancel from now on."""
         batch = Batch()
         leases, nodes, entries, store_id = batch.leases, batch.nodes, batch.entries, self._store_id
-        find, now = self._find, self._core.now
+        find = self._find
         for lease, outcome in answers:
             node = find(lease.seq)
             if node is None or node.state is not RUNNING:
