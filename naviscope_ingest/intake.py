@@ -486,6 +486,8 @@ def cut_messages(messages: Any, size: int) -> Iterator[Sequence[Message[Any]]]: 
 
 
 def _checked(chunk: Sequence[Any]) -> Sequence[Message[Any]]:
+    if {*map(type, chunk)} == {Message}:
+        return chunk
     for index, message in enumerate(chunk):
         if not isinstance(message, Message):
             raise InvalidMessage(f"item {index} of this chunk is {message!r:.80}: it must be a Message")

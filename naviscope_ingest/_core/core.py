@@ -84,6 +84,7 @@ class Core:
         self.sink_hold: tuple[str, float | None] = ("", None)
         # Shared with the transitions, which change them; here they are read on every call.
         self._nodes = self._transitions.nodes
+        self._take = self._transitions.schedule.take
         self._graph = self._transitions.graph
 
     # Questions
@@ -336,23 +337,26 @@ class Core:
         late: list[Node] = []
         # Most messages are plain. Those that wait for nothing go straight into the queue of their epoch.
         start: Callable[[Node], None] | None = None
+        done, ghosts, link = epoch.done, epoch.ghosts, self._graph.link
+        new = waiting = 0
         for seq, message in zip(seqs, messages, strict=True):
-            if seq in nodes or message.id in live or message.id in epoch.done:
+            name = message.id
+            if seq in nodes or name in live or name in done:
                 continue
-            nodes[seq] = live[message.id] = node = Node(seq, epoch, message, now)
-            epoch.unfinished += 1
+            nodes[seq] = live[name] = node = Node(seq, epoch, message, now)
+            new += 1
             if epoch.kinds is not None:
                 epoch.count_kind(node, 1)
-            if epoch.ghosts:
+            if ghosts:
                 self._graph.accepted(node)
             if is_over or (message.expires_at is not None and self._is_late(node, message.expires_at)):
-                epoch.waiting += 1
+                waiting += 1
                 late.append(node)
                 continue
             if message.depends_on:
-                self._graph.link(node, now)
+                link(node, now)
                 if node.missing:
-                    epoch.waiting += 1
+                    waiting += 1
                     continue
             if message.key is None and not message.priority and message.not_before is None:
                 if start is None:
@@ -361,6 +365,8 @@ class Core:
                 start(node)
             else:
                 transitions.make_ready(node)
+        epoch.unfinished += new
+        epoch.waiting += waiting
         if late:
             transitions.end_together(late, epoch.verdict or "expired", "its time was over before it was accepted")
         if self._outlines is not None:
@@ -737,8 +743,7 @@ class Core:
 
     def take(self, limit: int) -> list[Seq]:
         """Return messages that may start now, in order. They count as running."""
-        transitions = self._transitions
-        return transitions.schedule.take(limit, transitions.now)
+        return self._take(limit, self._transitions.now)
 
     @property
     def has_decided(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Literal, TypeVar
 
@@ -157,13 +157,15 @@ class MemoryStore(Generic[P]):
         """
         return self._ledger.settle(session, settlement)
 
-    def pop_ready_nowait(self, session: Session, seqs: Sequence[Seq]) -> Sequence[Lease[P]]:
-        """Claim messages, as `pop_ready` does."""
-        return self._ledger.pop_ready(session, seqs)
+    @property
+    def pop_ready_nowait(self) -> Callable[[Session, Sequence[Seq]], Sequence[Lease[P]]]:
+        """Claims messages, as `pop_ready` does. It is the ledger's own method: called for every batch."""
+        return self._ledger.pop_ready
 
-    def commit_nowait(self, session: Session, leases: Sequence[Lease[P]]) -> Sequence[Seq]:
-        """Commit messages that bring nothing, as `settle` does; return those that were refused."""
-        return self._ledger.commit(session, leases)
+    @property
+    def commit_nowait(self) -> Callable[[Session, Sequence[Lease[P]]], Sequence[Seq]]:
+        """Commits messages that bring nothing, as `settle` does, and returns those that were refused; so is this."""
+        return self._ledger.commit
 
     async def notify_ready(self, resources: Sequence[Resource]) -> Position:
         """Provide resources globally. Versions only grow: a lower one changes nothing."""
