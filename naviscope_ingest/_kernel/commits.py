@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from naviscope_ingest._core.breaker import Breaker
 from naviscope_ingest._kernel.meter import Meter
@@ -19,11 +21,14 @@ from naviscope_ingest._kernel.outcomes import describe_error
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import SinkMisbehaved
 from naviscope_ingest.failures import Classified
-from naviscope_spi import CommitBatch, CommitSink, Entry, SinkRejected, SystemFailure
+from naviscope_spi import CommitBatch, CommitSink, Entry, Record, SinkRejected, SupportsRecords, SystemFailure
 
 __all__ = ["SinkLine", "check_answer"]
 
 _log = logging.getLogger("naviscope_ingest")
+
+_SPACE: Final = "breakers"
+_KEY: Final = "sink"
 
 
 class SinkLine:
@@ -36,6 +41,7 @@ class SinkLine:
         chance: random numbers from 0 to 1.
         meter: is told of failures.
         tell: says to those who ask why the sink is not called, and until when; None when it is again.
+        keep: writes down that the breaker is open, or that it is no longer, for the next runtime.
 
     Attributes:
         is_troubled: whether the breaker wants to hear of what works. Asked for every batch.
@@ -50,6 +56,7 @@ class SinkLine:
         chance: Callable[[], float],
         meter: Meter,
         tell: Callable[[str, float | None], None],
+        keep: Callable[[Record], Awaitable[object]],
     ) -> None:
         self.is_troubled = False
         self._config = config
@@ -60,6 +67,25 @@ class SinkLine:
         self._chance = chance
         self._meter = meter
         self._tell = tell
+        self._keep = keep
+
+    async def restore(self, store: object) -> None:
+        """Be as the last runtime was: a sink that was down is left alone until its time has come."""
+        if self._breaker is None or not isinstance(store, SupportsRecords):
+            return
+        kept = (await store.read(_SPACE, [_KEY])).get(_KEY)
+        if kept is not None:
+            until, text = msgspec.json.decode(kept, type=tuple[float, str])
+            self._breaker.open_until(until)
+            self.is_troubled = True
+            self._tell(text, until)
+
+    async def until_worth_a_call(self) -> None:
+        """Wait while the breaker is open."""
+        if self._breaker is not None and self._breaker.state == "open":
+            await self._sleep(max(0.0, self._breaker.until - self._now()))
+            self._breaker.half_open()
+            self._meter.breaker_changed("sink", "half-open")
 
     async def commit(
         self, sink: CommitSink[Any], entries: Sequence[Entry[Any]], first: Exception
@@ -113,7 +139,7 @@ class SinkLine:
                 except Exception as raised:
                     error = raised
                 else:
-                    self.worked()
+                    await self.worked()
                     return None
             if isinstance(error, SystemFailure | SinkMisbehaved):
                 raise error
@@ -148,6 +174,7 @@ class SinkLine:
             text = f"the breaker of the sink is open: {describe_error(error)}"
             _log.warning("%s; it is tried again in %g s", text, policy.open_for, extra={"breaker": "sink"})
             self._tell(text, breaker.until)
+            await self._keep(Record(_SPACE, _KEY, msgspec.json.encode((breaker.until, text))))
             await self._sleep(policy.open_for if meaning.retry_after is None else meaning.retry_after)
             if policy.probe is None:
                 break
@@ -160,11 +187,12 @@ class SinkLine:
         breaker.half_open()
         self._meter.breaker_changed("sink", "half-open")
 
-    def worked(self) -> None:
+    async def worked(self) -> None:
         """Learn that the sink took a batch."""
         if self._breaker is not None and self._breaker.succeeded(1, self._now()):
             _log.info("the breaker of the sink is closed", extra={"breaker": "sink"})
             self._meter.breaker_changed("sink", "closed")
+            await self._keep(Record(_SPACE, _KEY, None))
         self.is_troubled = self._breaker is not None and self._breaker.state != "closed"
         self._tell("", None)
 

@@ -131,6 +131,8 @@ class Committer:
                 if batch.entries and self._inside is None:
                     if self._recorder is not None:
                         await self._record(batch, self._recorder)
+                    if self._line.is_troubled:
+                        await self._line.until_worth_a_call()
                     started = self._meter.now() if is_measured else 0.0
                     try:
                         answer = await self._commit_to_sink(CommitBatch(batch.entries))
@@ -140,7 +142,7 @@ class Committer:
                         if answer is not None:
                             check_answer(self._sink, answer)
                         if self._line.is_troubled:
-                            self._line.worked()
+                            await self._line.worked()
                     if is_measured:
                         self._meter.sink_committed(len(batch.entries), started)
                 if self._tried:

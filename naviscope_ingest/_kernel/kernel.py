@@ -238,6 +238,15 @@ class Kernel:
             spawn=self._spawn_passing,
             follow_up=self._follow_up,
         )
+        self._line = SinkLine(
+            config=config,
+            now=clock.wall,
+            sleep=trio.sleep,
+            chance=random.random,
+            meter=self._meter,
+            tell=self.core.tell_sink,
+            keep=lambda record: self._membership.write(Settlement(records=[record])),
+        )
         self._committer = self._workers.committer = Committer(
             sink=components.commit_sink,
             core=self.core,
@@ -245,14 +254,7 @@ class Kernel:
             fan_outs=self._fan_outs,
             judge=self._judge,
             breakers=self._breakers,
-            line=SinkLine(
-                config=config,
-                now=clock.wall,
-                sleep=trio.sleep,
-                chance=random.random,
-                meter=self._meter,
-                tell=self.core.tell_sink,
-            ),
+            line=self._line,
             membership=self._membership,
             recorder=recorder,
             book=self.book,
@@ -292,6 +294,7 @@ class Kernel:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     await self._breakers.restore(self._membership)
+                    await self._line.restore(self.store)
                     self._life.go("running", "run")
                     self._started_at = self.clock.monotonic()
                     self._workers.may_start = True

@@ -12,6 +12,7 @@ from naviscope_ingest import (
     CommitBatch,
     Executed,
     MemorySink,
+    RetryPolicy,
     RuntimeFailed,
     SinkRejected,
     SystemFailure,
@@ -169,3 +170,36 @@ async def test_metrics_hear_of_failures_and_breakers():
     assert changes == ["open", "half-open", "closed"]
     assert ("attempt_failed", "message", "server") in metrics.seen
     assert ("sink_failed", "server") in metrics.seen
+
+
+async def test_a_sink_that_was_down_is_left_alone_after_a_restart_too():
+    calls: list[float] = []
+
+    class Dead(MemorySink):
+        async def commit(self, batch: CommitBatch) -> None:
+            calls.append(trio.current_time())
+            await trio.lowlevel.checkpoint()
+            raise Transient("down")
+
+    class Back(MemorySink):
+        async def commit(self, batch: CommitBatch) -> None:
+            calls.append(trio.current_time())
+            await super().commit(batch)
+
+    policy = {"sink_retry": RetryPolicy(max_attempts=1), "sink_breaker": BreakerPolicy(open_for=30, successes=1)}
+    async with started(sink=Dead(), **policy) as world:
+        epoch = await world.intake.new_epoch("e")
+        await epoch.submit(messages("a"))
+        await epoch.seal()
+        await trio.sleep(10)
+        world.runtime.stop(timeout=0)
+    (down,) = calls
+    async with started(sink=Back(), store=world.store, **policy) as again:
+        await trio.sleep(5)
+        (reason,) = (await again.intake.explain("e", "a")).reasons
+        assert "the breaker of the sink is open" in reason.text
+        assert (await again.intake.wait_epoch("e")).committed == 1
+        assert calls[1] >= down + 30
+    async with started(sink=Back(), store=world.store, **policy) as third:
+        await third.batch(*messages("b"))
+        assert calls[2] - calls[1] < 30
