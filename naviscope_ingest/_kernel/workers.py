@@ -474,17 +474,19 @@ class Workers:
                     self.wake()
                 worker.leases = leases
                 started = self._meter.now()
+                answered: Iterable[Answer]
                 if self._is_careful:
                     answered = await self._execute_batch_carefully(leases)
                 else:
-                    answered = list(zip(leases, await self._execute_batch(leases), strict=True))
+                    answered = zip(leases, await self._execute_batch(leases), strict=True)
                 if self._meter.is_on:
                     self._meter.executed(leases[0].message.kind, len(leases), started)
                 if worker.is_struck:
                     return
                 worker.leases = ()
+                known = len(outbox)
                 outbox.extend(answered)
-                self.executed += len(answered)
+                self.executed += len(outbox) - known
                 handled += len(leases)
             if len(outbox) >= self._config.commit_batch and not self.committer.is_busy:
                 await self.committer.commit_all()
