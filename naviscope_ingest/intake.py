@@ -167,7 +167,7 @@ class IntakeHandle(Generic[P]):
             check_count("new_epoch(cap", cap)
         if when_full is not None:
             check_when_full(when_full, "new_epoch")
-        page = await self._kernel.open_epoch(name, options)
+        page = await self._kernel.door.open_epoch(name, options)
         page.when_full = when_full or page.when_full
         if cap is not None:
             self._kernel.steering.cap_epoch(page, cap)
@@ -354,7 +354,7 @@ class IntakeHandle(Generic[P]):
         *,
         may_wait: bool,
     ) -> None:
-        receipt, dropped = await self._kernel.put(page, chunk, unique_for, may_wait=may_wait)
+        receipt, dropped = await self._kernel.door.put(page, chunk, unique_for, may_wait=may_wait)
         total.dropped += dropped
         total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
         if strict and receipt.conflicts:

@@ -12,7 +12,7 @@ from itertools import islice
 import trio
 from attrs import define, field
 
-from naviscope_ingest._core import Core, EpochTracker
+from naviscope_ingest._core import Core, Decided, EpochTracker
 from naviscope_ingest.admission import WhenFull
 from naviscope_ingest.reports import EpochReport, Failure
 from naviscope_spi import BadEnd, EpochKey, EpochRecord, EpochState, UnknownEpoch
@@ -133,6 +133,13 @@ class EpochBook:
         page = self._pages.get(number)
         if page is not None and end != "skipped" and len(page.failures) < self._max_failures:
             page.failures.append(Failure(message_id, end, error, causes))
+
+    def note(self, decided: Decided) -> None:
+        """Note a message that the core let end badly."""
+        node = self._core.node(decided.seq)
+        if node is not None:
+            causes = [cause.id for seq in sorted(decided.causes) if (cause := self._core.node(seq)) is not None]
+            self.fail(node.epoch.number, node.id, decided.end, decided.reason, causes)
 
     def report(self, page: EpochPage) -> EpochReport:
         """Say how an epoch stands."""

@@ -1,26 +1,26 @@
 """The kernel: life and death of a runtime, what callers ask for, time, and what the core decides.
 
 There is no task switch, channel item or thread hop per message: workers and committer are function calls on batches.
-
-What follows from a settlement (ends by policy, completed epochs) is decided by the core and carried out by one task at
-a time, so that the store learns of a completion only after the ends it rests on.
+What has a life of its own stands in files beside this one: the door that lets messages in, the workers, the committer,
+the decider that carries out what the core decides, and the reconstruction of all this from a store.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import trio
-from attrs import frozen
 
-from naviscope_ingest._core import Core, Decided, Decisions, EpochEvent, Fold
+from naviscope_ingest._core import Core
 from naviscope_ingest._kernel.breakers import Breakers
 from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.committer import Committer
+from naviscope_ingest._kernel.decisions import Decider
+from naviscope_ingest._kernel.door import Door
 from naviscope_ingest._kernel.epochs import EpochBook, EpochPage
 from naviscope_ingest._kernel.fan_outs import FanOuts
 from naviscope_ingest._kernel.hints import Hints
@@ -30,44 +30,28 @@ from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
 from naviscope_ingest._kernel.outcomes import Planner
 from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_for
-from naviscope_ingest._kernel.pressure import WITHIN, Pressure
+from naviscope_ingest._kernel.pressure import Pressure
+from naviscope_ingest._kernel.reconstruction import Reconstruction
 from naviscope_ingest._kernel.repairs import Repair, Repairs
+from naviscope_ingest._kernel.statistics import Statistics
 from naviscope_ingest._kernel.steering import Steering
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
-from naviscope_ingest.errors import IntakeFull, RuntimeFailed, RuntimeStopped
-from naviscope_ingest.letters import reason_of
-from naviscope_ingest.reports import EpochReport, Recovery
+from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.reports import Recovery
 from naviscope_spi import (
-    Accepted,
-    CaughtUp,
     ChecksMessages,
     Clock,
     DeferredStore,
-    Ended,
-    EpochChange,
-    EpochMarked,
-    EpochOpened,
-    EpochOptions,
     EpochRecord,
-    FactBody,
-    Leased,
-    Message,
-    Prepared,
-    PutReceipt,
     Record,
-    RecoveryBegun,
     Resource,
     Seq,
-    SessionEnded,
     Settlement,
-    StoreRefused,
     SupportsRetention,
-    SupportsUnique,
-    Waits,
 )
 
-__all__ = ["Kernel", "Statistics"]
+__all__ = ["Kernel"]
 
 _log = logging.getLogger("naviscope_ingest")
 
@@ -77,77 +61,8 @@ _PRUNE_EVERY = 60.0
 _PRUNE_STEP = 1_000
 """How much it forgets in one step, so that no step holds up work."""
 
-_TELL_EVERY = 2.0
-"""How often a recovery says how far it is, in seconds."""
-
 _LONGEST_SLEEP = 60.0
 """A wall clock may jump, so the time is looked at every so often, in seconds."""
-
-
-@frozen
-class Statistics:
-    """What a runtime is doing and has done.
-
-    Attributes:
-        state: created, starting, running, paused, draining, stopped or failed.
-        epochs: epochs that are kept.
-        unfinished: messages that have not ended.
-        waiting: those of them that wait or are held.
-        in_flight: those that were started and not yet settled.
-        workers: tasks that run executors.
-        executed: attempts that executors answered.
-        committed: messages that committed.
-        batches: commit batches.
-        backlog: messages that could run and have not been started.
-        backpressure: whether intake is slow because there are too many of them.
-        dropped: messages that were left out because of that.
-    """
-
-    state: str
-    epochs: int
-    unfinished: int
-    waiting: int
-    in_flight: int
-    workers: int
-    executed: int
-    committed: int
-    batches: int
-    backlog: int = 0
-    backpressure: bool = False
-    dropped: int = 0
-
-
-class _Found:
-    """What a recovery tells that the core does not keep.
-
-    Attributes:
-        fold: tells the core.
-        started: when it began, by the monotonic clock.
-        held: what sessions had leased, by their tokens.
-        recorded: messages whose outcomes are recorded.
-        messages: how many were told.
-        expected: how many will be.
-    """
-
-    def __init__(self, fold: Fold, started: float) -> None:
-        self.fold = fold
-        self.started = started
-        self.held: dict[int, list[Seq]] = {}
-        self.recorded: dict[Seq, None] = {}
-        self.messages = 0
-        self.expected: int | None = None
-
-    def take(self, fact: FactBody) -> None:
-        """Take a fact in."""
-        self.fold(fact)
-        if isinstance(fact, Accepted):
-            self.messages += len(fact.seqs)
-        elif isinstance(fact, Leased):
-            self.held.setdefault(fact.token, []).extend(fact.seqs)
-        elif isinstance(fact, Prepared):
-            self.recorded.update(dict.fromkeys(fact.seqs))
-        elif isinstance(fact, RecoveryBegun):
-            self.expected = fact.amount
 
 
 class Kernel:
@@ -169,18 +84,12 @@ class Kernel:
             keeps_outlines=store.info.durability != "none",
         )
         self.book = EpochBook(self.core, config.keep_reports, config.max_failures)
-        self._found: _Found | None = None
-        self._recovery: Recovery | None = None
         self._life = Lifecycle()
         self._config = config
         self._started_at = 0.0
         self._is_watched = False
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
-        # Messages that a recovery found in retry.
-        self._delayed: list[Seq] = []
-        self._is_deciding = False
-        self._undecided = trio.lowlevel.ParkingLot()
         self._progress = trio.lowlevel.ParkingLot()
         self._alarm = trio.Event()
         self.ended = trio.Event()
@@ -188,13 +97,20 @@ class Kernel:
         self._membership = Membership(store, config.name)
         scribe = scribe_for(store)
         executor = components.executor
-        self._check = executor.check_messages if isinstance(executor, ChecksMessages) else None
+        check = executor.check_messages if isinstance(executor, ChecksMessages) else None
         recorder = recorder_for(components.commit_sink, scribe, config.records_outcomes)
-        self._recalls = recorder is not None
+        self._reconstruction = Reconstruction(
+            store=store,
+            core=self.core,
+            book=self.book,
+            clock=clock,
+            timeout=config.start_timeout,
+            recalls=recorder is not None,
+        )
         self._hints = None if components.bus is None else Hints(components.bus)
         self._meter = Meter(components.metrics, clock, self.core)
         self._workers = Workers(
-            executor=components.executor,
+            executor=executor,
             core=self.core,
             membership=self._membership,
             recorder=recorder,
@@ -203,6 +119,9 @@ class Kernel:
             meter=self._meter,
             spawn=self._spawn,
             on_rest=self._on_rest,
+        )
+        self._pressure = Pressure(
+            self.core, config.intake, lambda: self._workers.in_flight, self._pace, self._on_pressure
         )
         self._breakers = Breakers(
             core=self.core,
@@ -221,10 +140,20 @@ class Kernel:
             meter=self._meter,
             breakers=self._breakers,
         )
+        self._decider = Decider(
+            core=self.core,
+            membership=self._membership,
+            judge=self._judge,
+            book=self.book,
+            workers=self._workers,
+            meter=self._meter,
+            clock=clock,
+            on_end=self._look_at_pressure,
+        )
         planner = Planner(
             self.core,
             store.info.store_id,
-            refuser_for(scribe, self._check),
+            refuser_for(scribe, check),
             most=config.max_derived,
             records=recorder is not None,
         )
@@ -262,13 +191,10 @@ class Kernel:
             config=config,
             meter=self._meter,
             clock=clock,
-            carry_out=self._carry_out,
+            carry_out=self._decider.carry_out,
             fail=self._fail,
         )
-        self.repairs = Repairs(self.core, self._membership, self.book, self._deciding)
-        self._pressure = Pressure(
-            self.core, config.intake, lambda: self._workers.in_flight, self._pace, self._on_pressure
-        )
+        self.repairs = Repairs(self.core, self._membership, self.book, self._decider.alone)
         self.steering = Steering(
             core=self.core,
             config=config,
@@ -278,6 +204,21 @@ class Kernel:
             on_change=self._on_steering,
         )
         self.steering.begin()
+        self.door = Door(
+            store=store,
+            core=self.core,
+            book=self.book,
+            membership=self._membership,
+            pressure=self._pressure,
+            steering=self.steering,
+            policy=config.intake,
+            within=self._workers,
+            check=check,
+            meter=self._meter,
+            clock=clock,
+            check_running=self.check_running,
+            follow_up=self._follow_up,
+        )
         self._regulate()
 
     # Life
@@ -288,9 +229,9 @@ class Kernel:
         self._life.go("starting", "be started")
         try:
             # Before joining, which ends the session of a process that died: what it was running is told only now.
-            found = await self._recover()
+            await self._reconstruction.read()
             async with self._membership.joined():
-                await self._begin(found)
+                await self._reconstruction.take_over(self._judge, self._workers)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     await self._breakers.restore(self._membership)
@@ -304,7 +245,7 @@ class Kernel:
                     if self._hints is not None:
                         nursery.start_soon(self._until_the_end, self._workers.receive_hints, self._hints)
                         nursery.start_soon(self._until_the_end, self._hints.send_again)
-                    await self._carry_out()
+                    await self._decider.carry_out()
                     self._wake()
                     yield
                     nursery.cancel_scope.cancel()
@@ -323,7 +264,7 @@ class Kernel:
             self._nursery = None
             self.book.wake_all()
             self._pressure.wake_all()
-            self._undecided.unpark_all()
+            self._decider.wake_all()
             self._progress.unpark_all()
 
     @property
@@ -369,119 +310,10 @@ class Kernel:
             self._life.end(failed=True)
             self._pressure.wake_all()
 
-    async def _recover(self) -> _Found:
-        """Learn everything that the store has kept."""
-        started = told = self.clock.monotonic()
-        found = self._found = _Found(Fold(self.core), started)
-        facts = self.store.facts(None)
-        async for batch in facts:
-            self.core.tell_time(self.clock.wall())
-            for fact in batch:
-                found.take(fact.body)
-                self._note_recovered(fact.body)
-            if isinstance(batch[-1].body, CaughtUp):
-                break
-            now = self.clock.monotonic()
-            if now - started > self._config.start_timeout:
-                # Asked after each step: a deadline of trio would not wait for the thread of a store in virtual time.
-                await facts.aclose()  # type: ignore[attr-defined]  # as below
-                raise RuntimeFailed(
-                    f"the start took longer than {self._config.start_timeout:g} seconds, after which {found.messages} "
-                    "messages were read: RuntimeConfig(start_timeout=...) allows for more"
-                )
-            if now - told >= _TELL_EVERY:
-                told = now
-                self._tell_progress()
-        await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
-        self._recovery = self._summary(found, is_over=True)
-        return found
-
     @property
     def recovery(self) -> Recovery:
         """What was found in the store, so far."""
-        return self._recovery or (Recovery() if self._found is None else self._summary(self._found, is_over=False))
-
-    def _summary(self, found: _Found, *, is_over: bool) -> Recovery:
-        left = [epoch for epoch in self.core.epochs.values() if not epoch.is_completed]
-        return Recovery(
-            epochs=len(left),
-            unfinished=sum(epoch.unfinished for epoch in left),
-            recorded=len(found.recorded) if self._recalls else 0,
-            suspects=sum(map(len, self._suspects(found))),
-            messages=found.messages,
-            expected=found.expected,
-            seconds=self.clock.monotonic() - found.started,
-            is_over=is_over,
-        )
-
-    def _suspects(self, found: _Found) -> list[list[Seq]]:
-        """Return what was running when sessions ended. A message whose outcome is recorded was not, any more."""
-        settled = found.recorded if self._recalls else {}
-        return [[seq for seq in seqs if seq not in settled] for seqs in found.held.values()]
-
-    def _tell_progress(self) -> None:
-        """Say how far a long recovery is."""
-        found = self.recovery
-        of = "" if found.expected is None else f" of {found.expected:,}"
-        _log.info(
-            "recovering: %s%s messages read in %.0f s",
-            f"{found.messages:,}",
-            of,
-            found.seconds,
-            extra={"messages": found.messages, "expected": found.expected, "seconds": found.seconds},
-        )
-
-    async def _begin(self, found: _Found) -> None:
-        """Take over from the sessions that were before."""
-        for token in found.held:
-            found.fold(SessionEnded(token, clean=False))
-        if not self._recalls:
-            self.core.disregard_records(list(found.recorded))
-        self.core.advance(self.clock.wall())
-        self._judge.remember(seq for seq in self._delayed if self.core.is_unfinished(seq))
-        self._delayed.clear()
-        for seqs in self._suspects(found):
-            self._workers.suspect(seqs)
-        seen = self.recovery
-        if seen.unfinished or seen.epochs:
-            _log.info(
-                "recovered %d unfinished messages of %d epochs in %.1f s; the outcomes of %d were recorded, and %d "
-                "were running when the last process ended",
-                seen.unfinished,
-                seen.epochs,
-                seen.seconds,
-                seen.recorded,
-                seen.suspects,
-                extra={
-                    "unfinished": seen.unfinished,
-                    "epochs": seen.epochs,
-                    "recorded": seen.recorded,
-                    "suspects": seen.suspects,
-                    "seconds": seen.seconds,
-                },
-            )
-        await self._workers.recall(list(found.recorded))
-
-    def _note_recovered(self, fact: FactBody) -> None:
-        """Put into the book what the core does not keep."""
-        if isinstance(fact, EpochOpened | EpochMarked):
-            self.book.open(fact.record)
-        elif isinstance(fact, Waits):
-            if fact.not_before is not None:
-                self._delayed.append(fact.seq)
-        elif isinstance(fact, Ended):
-            node = self.core.node(fact.seq)
-            if node is not None and node.end is not None:
-                error = reason_of(fact.letter)
-                node.more().reason = error
-                self._note_failure(Decided(fact.seq, fact.end, frozenset(fact.causes), frozenset(), error))
-
-    def _note_failure(self, decided: Decided) -> None:
-        """Put a message that ended badly into the report of its epoch."""
-        node = self.core.node(decided.seq)
-        if node is not None:
-            causes = [cause.id for seq in sorted(decided.causes) if (cause := self.core.node(seq)) is not None]
-            self.book.fail(node.epoch.number, node.id, decided.end, decided.reason, causes)
+        return self._reconstruction.recovery
 
     def check_running(self) -> None:
         """Raise if no more work is taken.
@@ -532,7 +364,7 @@ class Kernel:
         schedule = self.core.schedule
         return not (
             self._workers.in_flight
-            or self._is_deciding
+            or self._decider.is_busy
             or self._fan_outs.are_under_way
             or schedule.has_ready()
             or schedule.has_parked()
@@ -557,111 +389,6 @@ class Kernel:
         )
 
     # What callers ask for
-
-    async def open_epoch(self, name: str | None, options: EpochOptions) -> EpochPage:
-        """Open an epoch, or rejoin one."""
-        self.check_running()
-        most = self._config.intake.max_open_epochs
-        if most is not None and len(self.core.open_epochs) >= most and not self.book.knows(name):
-            raise IntakeFull("max_open_epochs", most, len(self.core.open_epochs), self._pressure.hint())
-        record = await self._membership.ask(self.store.open_epoch(name, options))
-        page = self.learn_epoch(record)
-        await self._membership.notice()
-        return page
-
-    def learn_epoch(self, record: EpochRecord) -> EpochPage:
-        """Take an epoch of the store into core and book."""
-        page = self.book.open(record)
-        if record.key.number not in self.core.epochs:
-            self.core.open_epoch(record)
-            self._meter.epoch(record.key, "opened")
-        return page
-
-    async def put(
-        self,
-        page: EpochPage,
-        messages: Sequence[Message[Any]],
-        unique_for: float | None = None,
-        *,
-        may_wait: bool = True,
-    ) -> tuple[PutReceipt, int]:
-        """Store messages and let them run; but not those that were stored so not long ago, in whatever epoch.
-
-        Returns:
-            What came of it, and how many were left out because too much is to be done.
-        """
-        self.check_running()
-        if self._check is not None:
-            self._check(messages)
-        if self.steering.strikes:
-            self.steering.check(messages)
-        dropped = 0
-        if self._pressure.is_near(len(messages)):
-            given = len(messages)
-            messages = await self._admit(page, messages, may_wait=may_wait)
-            dropped = given - len(messages)
-            if not messages:
-                await trio.lowlevel.checkpoint()
-                return PutReceipt((), ()), dropped
-        return await self._put(page, messages, unique_for), dropped
-
-    async def _admit(
-        self, page: EpochPage, messages: Sequence[Message[Any]], *, may_wait: bool
-    ) -> Sequence[Message[Any]]:
-        """Wait for room, refuse, or leave messages out; return those that come in."""
-        pressure = self._pressure
-        tracker = self.core.epochs.get(page.key.number)
-        awaited = {} if tracker is None else tracker.ghosts
-        pressure.check_limits(messages, awaited)
-        how = page.when_full or self._config.intake.when_full
-        while pressure.look() and page.sealed_at is None:
-            if how in ("drop", "sample"):
-                kept, dropped = pressure.choose(messages, how, awaited)
-                page.drop(message.id for message in dropped)
-                return kept
-            if any(message.id in awaited for message in messages):
-                break
-            if how == "reject" or not may_wait or WITHIN.get() is self._workers:
-                raise pressure.full()
-            await pressure.wait()
-            self.check_running()
-        return messages
-
-    async def _put(self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None) -> PutReceipt:
-        page.submits += 1
-        self._pressure.pending += len(messages)
-        try:
-            if unique_for is None:
-                stored = self.store.put(page.key, messages)
-            else:
-                stored = self._unique.put_unique(page.key, messages, unique_for)
-            receipt = await self._membership.ask(stored)
-            self.core.tell_time(self.clock.wall())
-            if receipt.accepted:
-                new = messages
-                if len(receipt.accepted) < len(messages):
-                    new = [messages[index] for index in receipt.indexes]
-                self.core.accept(page.key.number, receipt.accepted, new)
-            if receipt.duplicates:
-                self.core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
-            self._meter.submitted(page.key, receipt)
-        finally:
-            self._pressure.pending -= len(messages)
-            page.submits -= 1
-            if not page.submits:
-                page.tell()
-        if self._pressure.is_near(0):
-            self._pressure.look()
-        await self._follow_up()
-        return receipt
-
-    @property
-    def _unique(self) -> SupportsUnique[Any]:
-        if not isinstance(self.store, SupportsUnique):
-            raise StoreRefused(
-                f"unique_for: {type(self.store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
-            )
-        return self.store
 
     async def seal(self, page: EpochPage) -> None:
         """Seal an epoch, once the submits that are under way are through."""
@@ -744,9 +471,9 @@ class Kernel:
         """Let the core look around after something changed, and see to what it decides."""
         self.core.advance(self.clock.wall())
         if self.core.has_decided:
-            await self._carry_out()
-        while until_done and self._is_deciding:
-            await self._undecided.park()
+            await self._decider.carry_out()
+        if until_done:
+            await self._decider.until_done()
         self._wake()
         await self._membership.notice()
 
@@ -815,6 +542,10 @@ class Kernel:
             self._is_watched = True
             self._nursery.start_soon(self._alert)
 
+    def _look_at_pressure(self) -> None:
+        if self._pressure.is_active:
+            self._pressure.look()
+
     async def _alert(self) -> None:
         """Warn of intake that stays slow. One task does so, for as long as it is."""
         every, since = self._config.intake.alert_after, self._pressure.changes
@@ -845,8 +576,7 @@ class Kernel:
     def _on_rest(self) -> None:
         """See to what may be due now that a worker found nothing to do."""
         self._set_alarm()
-        if self._pressure.is_active:
-            self._pressure.look()
+        self._look_at_pressure()
         self._fan_outs.on_rest()
         self._wake_waiters()
 
@@ -854,81 +584,6 @@ class Kernel:
         """Wake those who wait until nothing is going on."""
         if self._progress and not self._workers.in_flight:
             self._progress.unpark_all()
-
-    # Decisions
-
-    async def _carry_out(self) -> None:
-        """Write down what the core decided, and act on it. One task at a time does so, for all."""
-        if self._is_deciding:
-            return
-        self._is_deciding = True
-        try:
-            await self._carry_out_all()
-        finally:
-            self._stop_deciding()
-
-    async def _carry_out_all(self) -> None:
-        while self.core.has_decided:
-            await self._carry_out_one(self.core.drain())
-
-    @asynccontextmanager
-    async def _deciding(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Let nobody else carry out decisions for a block, and carry out those that are there before and after it."""
-        while self._is_deciding:
-            await self._undecided.park()
-        self._is_deciding = True
-        try:
-            await self._carry_out_all()
-            yield self._carry_out_all
-            await self._carry_out_all()
-        finally:
-            self._stop_deciding()
-
-    def _stop_deciding(self) -> None:
-        self._is_deciding = False
-        if self._undecided:
-            self._undecided.unpark_all()
-
-    async def _carry_out_one(self, decisions: Decisions) -> None:
-        if decisions.stop:
-            self._workers.strike(decisions.stop)
-        for each in decisions.ended:
-            self._note_failure(each)
-        self._meter.decided(decisions.ended)
-        # A replay may have come between a completion and this: then the epoch has not completed after all.
-        decisions.epochs = [each for each in decisions.epochs if each.event != "completed" or each.epoch.is_completed]
-        reports = {
-            event.epoch.number: self.book.final_report(event.epoch, self.clock.wall())
-            for event in decisions.epochs
-            if event.event == "completed"
-        }
-        ended, records = await self._judge.ends(decisions.ended)
-        settlement: Settlement[Any] = Settlement(
-            ended=ended,
-            records=records,
-            epochs=[self._change(event, reports) for event in decisions.epochs if event.event != "blocked"],
-        )
-        await self._membership.write(settlement)
-        for event in decisions.epochs:
-            self._announce(event, reports)
-        if self._pressure.is_active:
-            self._pressure.look()
-
-    def _change(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> EpochChange:
-        epoch = event.epoch
-        if event.event != "completed":
-            return EpochChange(epoch.key, "repairing")
-        return EpochChange(epoch.key, "completed", reports[epoch.number].encode(), epoch.succeeded)
-
-    def _announce(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> None:
-        epoch = event.epoch
-        self._meter.epoch(epoch.key, event.event)
-        if event.event == "completed":
-            self.book.complete(epoch, reports[epoch.number])
-        elif event.event == "repairing":
-            self.book.reopen(epoch.number)
-        else:
-            self.book.find(epoch.number).tell()
 
 
 def sole_error(error: BaseException) -> BaseException | None:
