@@ -12,8 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 import msgspec
@@ -24,9 +23,12 @@ from naviscope_ingest._encoding import Scribe
 from naviscope_ingest._kernel import Kernel
 from naviscope_ingest._kernel.prepared import scribe_for
 from naviscope_ingest._kernel.repairs import Repair
-from naviscope_ingest._letter_filters import LetterFilter, Selection, check_filter, check_rate
-from naviscope_ingest._letter_lines import read_line, write_line
-from naviscope_ingest._letter_records import (
+from naviscope_ingest.codecs import MsgspecCodec
+from naviscope_ingest.dead_letters.filters import LetterFilter, Selection, check_filter, check_rate
+from naviscope_ingest.dead_letters.lines import read_line, write_line
+from naviscope_ingest.dead_letters.pages import Pages
+from naviscope_ingest.dead_letters.patching import KEEP, Edit
+from naviscope_ingest.dead_letters.records import (
     AuditEntry,
     DiscardReceipt,
     Letter,
@@ -35,8 +37,6 @@ from naviscope_ingest._letter_records import (
     WholeLetter,
     letter_of,
 )
-from naviscope_ingest._patching import KEEP, Edit
-from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.errors import ImportRefused, IngestError, InvalidFilter, PatchRefused, ReplayInVain, UnknownLetter
 from naviscope_ingest.reports import SubmitReceipt
 from naviscope_spi import (
@@ -51,16 +51,7 @@ from naviscope_spi import (
 if TYPE_CHECKING:
     from naviscope_ingest.intake import Epoch, IntakeHandle
 
-__all__ = [
-    "AuditEntry",
-    "DeadLetters",
-    "DiscardReceipt",
-    "Letter",
-    "LetterFilter",
-    "LetterGroup",
-    "ReplayReceipt",
-    "WholeLetter",
-]
+__all__ = ["DeadLetters"]
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -488,47 +479,6 @@ class DeadLetters(Generic[P]):
     async def _note(self, entry: AuditEntry) -> None:
         key = _key(entry.at, f"{entry.action}-{next(self._numbers)}")
         await self._kernel.record([Record(_AUDIT, key, _encode_entry(entry))])
-
-
-class Pages(AsyncIterator[T]):
-    """Iterates over what is read a page at a time. It holds nothing that must be closed, so it may be dropped.
-
-    Args:
-        read: returns the next page, which may be empty; None after the last.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[Sequence[T] | None]]) -> None:
-        self._read = read
-        self._left: deque[T] = deque()
-
-    @classmethod
-    def of(cls, items: Sequence[T]) -> Pages[T]:
-        """Iterate over what is there."""
-        pages = iter([items])
-
-        async def read() -> Sequence[T] | None:
-            return next(pages, None)
-
-        return cls(read)
-
-    async def __anext__(self) -> T:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while not self._left:
-            page = await self._read()
-            if page is None:
-                raise StopAsyncIteration
-            self._left.extend(page)
-        return self._left.popleft()
-
-    async def take(self, most: int) -> list[T]:
-        """Return the next few; none at the end."""
-        taken: list[T] = []
-        while len(taken) < most:
-            try:
-                taken.append(await anext(self))
-            except StopAsyncIteration:
-                break
-        return taken
 
 
 class _Total:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeV
 
 from attrs import frozen
 
-from naviscope_ingest._letter_records import Letter
+from naviscope_ingest.dead_letters.records import Letter
 from naviscope_ingest.errors import InvalidFilter
 from naviscope_ingest.failures import ERROR_KINDS
 from naviscope_spi import ErrorKind

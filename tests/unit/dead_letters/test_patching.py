@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naviscope_ingest._patching import patched
+from naviscope_ingest.dead_letters.patching import patched
 from naviscope_ingest.errors import PatchRefused
 
 KEYS = st.text("abcxyz_- ", min_size=1, max_size=5)
