@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
+from attrs import evolve
 
 from naviscope_ingest._kernel import Kernel, Statistics, SystemClock
 from naviscope_ingest._kernel.kernel import sole_error
@@ -17,13 +19,30 @@ from naviscope_ingest.intake import IntakeHandle
 from naviscope_ingest.interop import AsyncioIntake, BlockingIntake, running_for_asyncio, running_in_thread
 from naviscope_ingest.limits import Limits
 from naviscope_ingest.reports import Recovery
+from naviscope_ingest.sinks import MemorySink
 from naviscope_ingest.stores import MemoryStore, open_store
-from naviscope_spi import CommitSink, DeferredStore, Executor, RuntimeMetrics, SupportsBatch
+from naviscope_spi import (
+    CommitSink,
+    DeferredStore,
+    Delivery,
+    Executor,
+    Outcome,
+    RuntimeMetrics,
+    SupportsBatch,
+    SystemFailure,
+)
 
 __all__ = ["IngestRuntime"]
 
 P = TypeVar("P")
 Op = TypeVar("Op")
+
+
+class _Nobody:
+    """Stands for an executor where nothing is executed."""
+
+    async def execute(self, message: Delivery[Any]) -> Outcome[Any]:
+        raise SystemFailure(f"message {message.id!r} was started in a store at rest")
 
 
 class IngestRuntime(Generic[P, Op]):
@@ -87,9 +106,50 @@ class IngestRuntime(Generic[P, Op]):
             async with cls(components, config).running() as intake:
                 yield intake
 
+    @classmethod
+    @asynccontextmanager
+    async def at_rest(
+        cls,
+        url: str,
+        *,
+        read_only: bool = False,
+        executor: Executor[P, Any] | SupportsBatch[P, Any] | None = None,
+        config: RuntimeConfig | None = None,
+        **options: Any,  # noqa: ANN401 - of the store
+    ) -> AsyncIterator[IntakeHandle[P]]:
+        """Open the store of a URL while no runtime works on it: to ask, to submit, to repair. Nothing is executed.
+
+        Messages that are submitted wait for the next start. What a process that died was running, and the outcomes that
+        it recorded, are left for that start too. Waiting for something that has to run raises `RuntimeStopped`.
+
+        Args:
+            url: as of `open`.
+            read_only: only ask. For SQLite this works beside a process that has the file, and shows it as it was when
+                it was opened.
+            executor: checks messages that are submitted, if it is a `ChecksMessages`; it is never called otherwise.
+            config: how the runtime behaves that would run; its limit of messages that are ready does not hold here.
+            **options: passed on to the store.
+
+        Raises:
+            UnknownOption: the store has no such option.
+            StoreLocked: another process has the file, and it is not opened to be read.
+        """
+        config = config or RuntimeConfig()
+        # Nothing starts, so whoever waited for room would wait for ever.
+        config = evolve(config, intake=evolve(config.intake, high_mark=sys.maxsize, low_mark=0))
+        if read_only:
+            options["read_only"] = True
+        async with open_store(url, **options) as store:
+            components: RuntimeComponents[P, Any] = RuntimeComponents(
+                executor=executor or _Nobody(), commit_sink=MemorySink(), store=store
+            )
+            runtime = cls(components, config)
+            async with runtime._kernel.at_rest(read_only=read_only):
+                yield IntakeHandle(runtime, runtime._kernel)
+
     @property
     def state(self) -> RuntimeState:
-        """Created, starting, running, paused, draining, stopped or failed."""
+        """Created, starting, running, paused, draining, stopped or failed; or at rest, if it was opened so."""
         return self._kernel.state
 
     @property

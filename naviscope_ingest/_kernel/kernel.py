@@ -87,6 +87,7 @@ class Kernel:
         self._life = Lifecycle()
         self._config = config
         self._started_at = 0.0
+        self._takes_changes = False
         self._is_watched = False
         self._nursery: trio.Nursery | None = None
         self._error: BaseException | None = None
@@ -258,14 +259,37 @@ class Kernel:
                 raise
             raise error from error.__cause__
         finally:
-            self._life.end(failed=self._error is not None)
-            self.ended.set()
-            self._workers.may_start = False
-            self._nursery = None
-            self.book.wake_all()
-            self._pressure.wake_all()
-            self._decider.wake_all()
-            self._progress.unpark_all()
+            self._end()
+
+    def _end(self) -> None:
+        self._life.end(failed=self._error is not None)
+        self.ended.set()
+        self._workers.may_start = self._takes_changes = False
+        self._nursery = None
+        self.book.wake_all()
+        self._pressure.wake_all()
+        self._decider.wake_all()
+        self._progress.unpark_all()
+
+    @asynccontextmanager
+    async def at_rest(self, *, read_only: bool) -> AsyncIterator[None]:
+        """Learn what the store knows, and start nothing until the block is left: only answer, and take changes.
+
+        What a process that died was running stays as it was, and so do outcomes that it recorded: both are told to the
+        runtime that starts next.
+        """
+        self._life.go("at rest", "be opened at rest")
+        try:
+            await self._reconstruction.read()
+            if read_only:
+                yield
+                return
+            async with self._membership.visiting():
+                self._takes_changes = True
+                await self._follow_up(until_done=True)
+                yield
+        finally:
+            self._end()
 
     @property
     def state(self) -> RuntimeState:
@@ -322,10 +346,12 @@ class Kernel:
             RuntimeStopped: the runtime was stopped, or never started.
             RuntimeFailed: it ended by an error.
         """
-        if self._workers.may_start:
+        if self._workers.may_start or self._takes_changes:
             return
         if self._error is not None:
             raise RuntimeFailed(f"the runtime ended by {self._error!r}: start a new one") from self._error
+        if self.state == "at rest":
+            raise RuntimeStopped("the store was opened to be read, and changes nothing")
         state = "stopping" if self.state in ("running", "paused") else self.state
         raise RuntimeStopped(f"the runtime is {state}: it takes no more work")
 
@@ -338,6 +364,8 @@ class Kernel:
         """
         if self.state in ("stopped", "failed"):
             self.check_running()
+        if self.state == "at rest":
+            raise RuntimeStopped("nothing runs here: it goes on when a runtime works on this store")
 
     async def drain(self, timeout: float) -> bool:
         """Start nothing more, wait for what was started, hand the rest back; return whether all of it finished."""

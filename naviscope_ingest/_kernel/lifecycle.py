@@ -8,14 +8,17 @@ from naviscope_ingest.errors import WrongState
 
 __all__ = ["Lifecycle", "RuntimeState"]
 
-RuntimeState: TypeAlias = Literal["created", "starting", "running", "paused", "draining", "stopped", "failed"]
+RuntimeState: TypeAlias = Literal[
+    "created", "starting", "running", "paused", "draining", "stopped", "failed", "at rest"
+]
 
 _NEXT: Final[dict[RuntimeState, tuple[RuntimeState, ...]]] = {
-    "created": ("starting",),
+    "created": ("starting", "at rest"),
     "starting": ("running", "stopped", "failed"),
     "running": ("paused", "draining", "stopped", "failed"),
     "paused": ("running", "draining", "stopped", "failed"),
     "draining": ("stopped", "failed"),
+    "at rest": ("stopped", "failed"),
     "stopped": (),
     "failed": (),
 }

@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 
 import trio
 
-from naviscope_spi import AnswersAtOnce, DeferredStore, Lease, Seq, Session, Settled, Settlement, SupportsColocation
+from naviscope_spi import (
+    AnswersAtOnce,
+    DeferredStore,
+    Lease,
+    Seq,
+    Session,
+    Settled,
+    Settlement,
+    SupportsColocation,
+    SupportsVisits,
+)
 
 __all__ = ["Membership"]
 
@@ -49,17 +59,29 @@ class Membership:
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member for as long as the block lasts."""
-        async with self.store.join(self._name) as session:
-            self._session = session
-            self.lease = partial(self.store.pop_ready, session)
-            self.write = self._write if self._waits else partial(self.store.settle, session)
+        async with self.store.join(self._name) as session, self._under(session):
             if isinstance(self.store, AnswersAtOnce) and _means_both(type(self.store)):
                 self.lease_nowait = partial(self.store.pop_ready_nowait, session)
                 self.commit_nowait = partial(self.store.commit_nowait, session)
-            try:
-                yield
-            finally:
-                self._session = None
+            yield
+
+    @asynccontextmanager
+    async def visiting(self) -> AsyncIterator[None]:
+        """Settle in place of a member that died, if the store has a way, for as long as the block lasts."""
+        store = self.store
+        opening = store.visit(self._name) if isinstance(store, SupportsVisits) else store.join(self._name)
+        async with opening as session, self._under(session):
+            yield
+
+    @asynccontextmanager
+    async def _under(self, session: Session) -> AsyncIterator[None]:
+        self._session = session
+        self.lease = partial(self.store.pop_ready, session)
+        self.write = self._write if self._waits else partial(self.store.settle, session)
+        try:
+            yield
+        finally:
+            self._session = None
 
     @property
     def worker(self) -> str:

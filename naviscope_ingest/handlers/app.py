@@ -22,7 +22,7 @@ from naviscope_ingest.reports import SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink
 from naviscope_ingest.stores import open_store
-from naviscope_spi import CommitSink, EncodesPayloads, RuntimeMetrics, check_name
+from naviscope_spi import CommitSink, EncodesPayloads, PayloadCodec, RuntimeMetrics, check_name
 
 __all__ = ["Ingest"]
 
@@ -176,14 +176,7 @@ class Ingest:
             store = await stack.enter_async_context(open_store(self.url, **self._store_options(codec)))
             processes = Processes(self._processes)
             stack.push_async_callback(processes.aclose)
-            table = HandlerTable(
-                self._handlers,
-                codec,
-                encodes=isinstance(store, EncodesPayloads),
-                has_sink=self._sink is not None,
-                threads=self._threads,
-                processes=processes,
-            )
+            table = self._table(codec, processes, encodes=isinstance(store, EncodesPayloads))
             if isinstance(self._sink, AbstractAsyncContextManager):
                 await stack.enter_async_context(self._sink)
             components: RuntimeComponents[Any, Any] = RuntimeComponents(
@@ -196,6 +189,40 @@ class Ingest:
                 yield intake
             finally:
                 self._intake = None
+
+    def _table(self, codec: PayloadCodec, processes: Processes, *, encodes: bool) -> HandlerTable:
+        return HandlerTable(
+            self._handlers,
+            codec,
+            encodes=encodes,
+            has_sink=self._sink is not None,
+            threads=self._threads,
+            processes=processes,
+        )
+
+    @asynccontextmanager
+    async def at_rest(self, *, read_only: bool = False) -> AsyncIterator[IntakeHandle[Any]]:
+        """Open the app's store without running anything: to ask, to submit, to repair.
+
+        Messages are checked as they are when the app runs. See `IngestRuntime.at_rest`.
+
+        Args:
+            read_only: only ask.
+
+        Raises:
+            HandlerError: there is no handler, or one derives a kind that has none.
+        """
+        self._check_complete()
+        codec = codec_for(self._handlers)
+        table = self._table(codec, Processes(self._processes), encodes=True)
+        async with IngestRuntime.at_rest(
+            self.url,
+            read_only=read_only,
+            executor=table,
+            config=self._runtime_config(),
+            **self._store_options(codec),
+        ) as intake:
+            yield intake
 
     def running_in_thread(self) -> AbstractContextManager[BlockingIntake[Any]]:
         """Run in a thread for as long as a block of blocking code lasts; see `interop.running_in_thread`."""

@@ -23,6 +23,7 @@ from naviscope_spi import (
     SupportsRecords,
     SupportsRetention,
     SupportsVerify,
+    SupportsVisits,
     Waits,
 )
 
@@ -327,6 +328,26 @@ async def everything_is_there_after_reopening(trial: StoreTrial) -> None:
         trial.equal((lease.attempt, content(lease.message)), (2, content(given)), "the lease")
 
 
+async def a_visit_hides_no_crash(trial: StoreTrial) -> None:
+    """A visitor settles in place of a session that died; the next to join learns of that session as if without it."""
+    store = trial.store
+    assert isinstance(store, SupportsVisits)
+    a, b, c = await trial.put(await trial.epoch(), "a", "b", "c")
+    async with trial.join() as former:
+        await trial.claim(former, [a])
+        async with store.visit("visitor") as visitor:
+            trial.equal(visitor.token, former.token, "the token of the visitor")
+            await trial.settle(visitor, Settlement(ended=[Ended(b, "cancelled")]))
+        trial.equal(set((await trial.view()).leases), {a}, "leases after the visit")
+        async with trial.join() as session:
+            (lease,) = await trial.claim(session, [a])
+            trial.equal(lease.crashes, 1, "crashes of what ran alone")
+    async with store.visit("visitor") as visitor:
+        await trial.settle(visitor, Settlement(ended=[Ended(c, "cancelled")]))
+    await trial.raises(SessionLost, lambda: store.settle(visitor, Settlement()), "a visitor that left")
+    trial.equal((await trial.view()).ends.get(c), "cancelled", "the end of c")
+
+
 def _supports(power: type) -> Any:  # noqa: ANN401 - a predicate for any trial
     return lambda trial: isinstance(trial.store, power)
 
@@ -343,6 +364,7 @@ POWER_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(pruning_spares_dead_letters, when=_supports(SupportsRetention)),
     Promise(a_discarded_letter_pins_nothing, when=_supports(SupportsRetention)),
     Promise(a_sound_store_verifies, when=_supports(SupportsVerify)),
+    Promise(a_visit_hides_no_crash, when=_supports(SupportsVisits)),
     Promise(a_colocated_settlement_is_one_step, when=_supports(SupportsColocation)),
     Promise(a_colocated_settlement_writes_for_all_or_none, when=_supports(SupportsColocation)),
     Promise(everything_is_there_after_reopening, when=is_durable),

@@ -117,6 +117,7 @@ from naviscope_spi.stores import (
     SupportsRetention,
     SupportsUnique,
     SupportsVerify,
+    SupportsVisits,
     Waits,
 )
 
@@ -215,6 +216,7 @@ __all__ = [
     "SupportsRetention",
     "SupportsUnique",
     "SupportsVerify",
+    "SupportsVisits",
     "SystemFailure",
     "Transient",
     "UnknownEpoch",

@@ -60,6 +60,7 @@ __all__ = [
     "SupportsRetention",
     "SupportsUnique",
     "SupportsVerify",
+    "SupportsVisits",
     "Waits",
 ]
 
@@ -704,6 +705,22 @@ class SupportsUnique(Protocol[P_contra]):
         Raises:
             EpochSealed: the epoch is not open and a message is neither known in it nor remembered; nothing was stored.
             UnknownEpoch: there is no such epoch.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsVisits(Protocol):
+    """A store that can be changed while no runtime works on it, without hiding from the next one what happened."""
+
+    def visit(self, who: str) -> AbstractAsyncContextManager[Session]:
+        """Become the member for as long as the block lasts, in place of one that died, or of none.
+
+        A session that did not leave goes on under its own token: its leases stay, and no crash is counted, so that
+        whoever joins next is told of them as if nobody had been here. If there is none, this is as `join`.
+
+        Args:
+            who: a name for people (host, process).
         """
         ...
 

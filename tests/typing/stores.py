@@ -35,6 +35,7 @@ from naviscope_spi import (
     SupportsRecords,
     SupportsRetention,
     SupportsVerify,
+    SupportsVisits,
 )
 
 P = TypeVar("P")
@@ -149,8 +150,9 @@ def check_sqlite(store: SqliteStore[int]) -> None:
     retention: SupportsRetention = store
     backup: SupportsBackup = store
     verify: SupportsVerify = store
+    visits: SupportsVisits = store
     codec: PayloadCodec = MsgspecCodec({"kind": int})
-    del contract, colocation, records, retention, backup, verify, codec
+    del contract, colocation, records, retention, backup, verify, visits, codec
 
 
 def check_sqlite_sink(sink: SqliteSink) -> None:

@@ -59,6 +59,7 @@ __all__ = [
     "put_staged",
     "read_records",
     "scan_records",
+    "visit",
 ]
 
 GLOBAL = 0
@@ -76,6 +77,14 @@ def enter(ledger: Ledger, who: str, *, lead: bool) -> Session:
     state.token, state.fence = state.last_token, state.last_fence if lead else None
     state.who, state.since = who, ledger.now
     return Session(state.token, state.fence)
+
+
+def visit(ledger: Ledger, who: str) -> tuple[Session, bool]:
+    """Go on in place of a session that did not leave, or begin one; tell whether it is new."""
+    state = ledger.state
+    if state.token is None:
+        return enter(ledger, who, lead=True), True
+    return Session(state.token, state.fence), False
 
 
 def leave(ledger: Ledger, session: Session) -> None:

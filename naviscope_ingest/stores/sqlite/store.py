@@ -231,8 +231,20 @@ class SqliteStore(Generic[P]):
     async def join(self, who: str, *, lead: bool = True) -> AsyncIterator[Session]:
         """Become the member of this store; whoever was it before is thought dead. Leaving cannot be cancelled."""
         session: Session = await self._write(partial(steps.enter, who=who, lead=lead))
-        try:
+        async with self._leaving(session):
             yield session
+
+    @asynccontextmanager
+    async def visit(self, who: str) -> AsyncIterator[Session]:
+        """Become the member in place of one that died, without ending its session; or join if there is none."""
+        session, is_new = await self._write(partial(steps.visit, who=who))
+        async with self._leaving(session) if is_new else contextlib.nullcontext():
+            yield session
+
+    @asynccontextmanager
+    async def _leaving(self, session: Session) -> AsyncIterator[None]:
+        try:
+            yield
         except BaseException:
             # The error of the block says more than that of a store which has stopped.
             with contextlib.suppress(StoreFailed), trio.CancelScope(shield=True):
