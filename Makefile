@@ -6,7 +6,7 @@ PEERS := .venv/.peers
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
-.PHONY: help .venv demo test check bench soak lock format clean
+.PHONY: help .venv demo test check bench soak docs lock format clean
 
 help: ## Show this text
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ $(PEERS): $(STAMP) requirements-bench.lock
 
 soak: $(STAMP) ## Run the soak test for MINUTES (default 10)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+docs: $(STAMP) ## Write the reference pages that follow from the code
+	$(BIN)/python -m tests.reference_pages
 
 lock: $(STAMP) ## Renew requirements.lock and requirements-bench.lock
 	$(COMPILE) pyproject.toml --extra test --extra dev --output-file requirements.lock

@@ -25,6 +25,7 @@ from naviscope_ingest.dead_letters import (
 from naviscope_ingest.errors import (
     BadOutcome,
     BarrierPassed,
+    ConfigurationError,
     ContractViolation,
     EpochFailed,
     EpochTimeout,
@@ -58,6 +59,7 @@ from naviscope_ingest.lookups import Lookup
 from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
 from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
+from naviscope_ingest.settings import Settings, load_settings
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
 from naviscope_ingest.stores import MemoryStore, SqliteStore, open_store
 from naviscope_spi import (
@@ -114,6 +116,7 @@ __all__ = [
     "Clock",
     "CommitBatch",
     "CommitSink",
+    "ConfigurationError",
     "ContractViolation",
     "DeadLetter",
     "DeadLetters",
@@ -187,6 +190,7 @@ __all__ = [
     "RuntimeMetrics",
     "RuntimeStopped",
     "SessionLost",
+    "Settings",
     "SinkMisbehaved",
     "SinkRejected",
     "SinkSet",
@@ -209,6 +213,7 @@ __all__ = [
     "UnknownOption",
     "WholeLetter",
     "WrongState",
+    "load_settings",
     "open_store",
     "task_key",
 ]

@@ -8,6 +8,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import optional
 
 from naviscope_ingest._core.limits import check_count, check_positive
+from naviscope_ingest._core.units import Seconds
 
 __all__ = ["IntakePolicy", "WhenFull", "check_when_full"]
 
@@ -58,7 +59,7 @@ class IntakePolicy:
     low_mark: int = field(default=5_000, validator=_from_zero)
     when_full: WhenFull = field(default="block", validator=_known)
     keep_one_in: int = field(default=10, validator=_count)
-    alert_after: float = field(default=60.0, validator=_seconds)
+    alert_after: Seconds = field(default=60.0, validator=_seconds)
     max_waiting: int = field(default=1_000_000, validator=_count)
     max_unfinished: int | None = field(default=None, validator=optional(_count))
     max_open_epochs: int | None = field(default=None, validator=optional(_count))

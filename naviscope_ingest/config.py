@@ -10,6 +10,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import instance_of, optional
 
 from naviscope_ingest._core.limits import Cap, Limit, Rate
+from naviscope_ingest._core.units import Seconds
 from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.failures import Classifier
 from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
@@ -169,22 +170,22 @@ class RuntimeConfig:
     name: str = field(default="runtime", validator=_name)
     max_in_flight: int = field(default=256, validator=_at_least_one)
     commit_batch: int = field(default=512, validator=_at_least_one)
-    commit_linger: float = field(default=0.0, validator=_seconds)
+    commit_linger: Seconds = field(default=0.0, validator=_seconds)
     execute_batch: int = field(default=256, validator=_at_least_one)
     submit_chunk: int = field(default=512, validator=_at_least_one)
     max_derived: int = field(default=1_000, validator=_at_least_one)
     derives: Mapping[str, Collection[str]] | None = field(default=None, validator=_kinds)
     on_unresolved: OnUnresolved = field(default="fail", validator=_one_of("fail", "run", "skip", "wait"))
-    stall_grace: float = field(default=5.0, validator=_seconds)
+    stall_grace: Seconds = field(default=5.0, validator=_seconds)
     lanes: Literal["block", "pass"] = field(default="block", validator=_one_of("block", "pass"))
     limits: Sequence[Limit] = field(default=(), validator=_limits)
     intake: IntakePolicy = field(factory=IntakePolicy, validator=instance_of(IntakePolicy))
     epoch_cap: int | None = field(default=None, validator=_at_least_one_or_none)
-    ageing: float = field(default=60.0, validator=_above_zero)
+    ageing: Seconds = field(default=60.0, validator=_above_zero)
     max_deferrals: int = field(default=100, validator=_at_least_one)
     poison_threshold: int = field(default=3, validator=_at_least_one)
     poison_failures: int = field(default=5, validator=_at_least_one)
-    poison_window: float = field(default=60.0, validator=_seconds)
+    poison_window: Seconds = field(default=60.0, validator=_seconds)
     kinds: Mapping[str, KindPolicy] = field(factory=dict, validator=_policies)
     other_kinds: KindPolicy = field(factory=KindPolicy, validator=instance_of(KindPolicy))
     classifier: Classifier = field(factory=Classifier, validator=instance_of(Classifier))
@@ -195,11 +196,11 @@ class RuntimeConfig:
         validator=instance_of(RetryPolicy),
     )
     sink_breaker: BreakerPolicy | None = field(factory=BreakerPolicy, validator=optional(instance_of(BreakerPolicy)))
-    slow_sink_seconds: float = field(default=5.0, validator=_seconds)
+    slow_sink_seconds: Seconds = field(default=5.0, validator=_seconds)
     max_failures: int = field(default=100, validator=_at_least_one)
     keep_reports: int = field(default=10_000, validator=_at_least_one)
-    start_timeout: float = field(default=300.0, validator=_above_zero)
-    drain_timeout: float = field(default=600.0, validator=_seconds)
+    start_timeout: Seconds = field(default=300.0, validator=_above_zero)
+    drain_timeout: Seconds = field(default=600.0, validator=_seconds)
 
     def __attrs_post_init__(self) -> None:
         """Refuse two limits of one name."""

@@ -26,10 +26,12 @@ from naviscope_spi.errors import (
 
 if TYPE_CHECKING:
     from naviscope_ingest.reports import EpochReport
+    from naviscope_ingest.settings.origins import Problem
 
 __all__ = [
     "BadOutcome",
     "BarrierPassed",
+    "ConfigurationError",
     "ContractViolation",
     "EpochExists",
     "EpochFailed",
@@ -92,6 +94,20 @@ class ContractViolation(IngestError):  # noqa: N818 - reads as a sentence where 
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
+
+
+class ConfigurationError(IngestError, ValueError):
+    """A configuration cannot be used: a key is unknown, a value wrong, or a file unreadable. Nothing of it holds.
+
+    The text has one line for each problem: where it stands, the key, what is wrong.
+
+    Args:
+        problems: all that is wrong.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
 
 
 class HandlerError(IngestError, TypeError):

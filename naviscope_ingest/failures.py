@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import trio
 from attrs import evolve, field, frozen
 
+from naviscope_ingest._core.units import Seconds
 from naviscope_spi import ErrorKind, InvalidMessage, Permanent, SystemFailure, Transient
 
 __all__ = ["ERROR_KINDS", "Classified", "Classifier", "Decision"]
@@ -60,7 +61,7 @@ class Classified:
 
     decision: Decision = field(validator=_check_decision)
     kind: ErrorKind = field(validator=_check_kind)
-    retry_after: float | None = None
+    retry_after: Seconds | None = None
     is_known: bool = True
 
 

@@ -12,6 +12,7 @@ from attrs.validators import instance_of, optional
 from naviscope_ingest._core.breaker import BreakerPolicy
 from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Limit, Rate, check_count
 from naviscope_ingest._core.retry import RetryPolicy
+from naviscope_ingest._core.units import Seconds
 
 __all__ = ["BreakerPolicy", "DeliveryMode", "KindPolicy", "RetryPolicy"]
 
@@ -66,7 +67,7 @@ class KindPolicy:
     """
 
     retry: RetryPolicy = field(factory=RetryPolicy, validator=instance_of(RetryPolicy))
-    timeout: float | None = field(default=None, validator=_limit)
+    timeout: Seconds | None = field(default=None, validator=_limit)
     delivery: DeliveryMode = field(default="exactly_once", validator=_mode)
     breaker: str | None = field(default=None, validator=optional(instance_of(str)))
     cap: int | None = field(default=None, validator=optional(_count))

@@ -20,7 +20,18 @@ KERNEL = "naviscope_ingest._kernel"
 ADAPTERS = tuple(f"naviscope_ingest.{name}" for name in ("stores", "buses", "sinks", "sources"))
 ABOVE_KERNEL = tuple(
     f"naviscope_ingest.{name}"
-    for name in ("runtime", "intake", "dead_letters", "handlers", "interop", "cli", "console", "stage", "flow")
+    for name in (
+        "runtime",
+        "intake",
+        "dead_letters",
+        "handlers",
+        "interop",
+        "settings",
+        "cli",
+        "console",
+        "stage",
+        "flow",
+    )
 )
 # These know the contracts and their library alone, so that adapters may use them.
 SHARED = ("naviscope_ingest.codecs", "naviscope_ingest._encoding", "naviscope_ingest._sqlite_log")

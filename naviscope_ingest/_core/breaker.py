@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import Attribute, field, frozen
 
+from naviscope_ingest._core.units import Seconds
 from naviscope_spi import ErrorKind
 
 __all__ = ["Breaker", "BreakerPolicy", "BreakerState"]
@@ -54,9 +55,9 @@ class BreakerPolicy:
     """
 
     failures: int = field(default=5, validator=_count)
-    window: float = field(default=10.0, validator=_above_zero)
+    window: Seconds = field(default=10.0, validator=_above_zero)
     share: float = field(default=0.5, validator=_above_zero)
-    open_for: float = field(default=30.0, validator=_above_zero)
+    open_for: Seconds = field(default=30.0, validator=_above_zero)
     successes: int = field(default=3, validator=_count)
     counts: frozenset[ErrorKind] = field(
         default=frozenset[ErrorKind]({"connection", "timeout", "server", "quota"}), converter=frozenset

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from attrs import Attribute, field, frozen
 
 from naviscope_ingest._core.outlines import Outline
+from naviscope_ingest._core.units import Seconds
 from naviscope_spi import Message
 
 __all__ = [
@@ -28,16 +29,20 @@ __all__ = [
 KeyFinder: TypeAlias = Callable[["Message[Any] | Outline"], "str | None"]
 
 
+def _given(what: str, value: object) -> str:
+    return f"{what}={value!r:.80}{')' if '(' in what else ''}"
+
+
 def check_count(what: str, value: object) -> None:
     """Refuse what is no whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what}={value!r:.80}: give a whole number of at least 1")
+        raise ValueError(f"{_given(what, value)}: give a whole number of at least 1")
 
 
 def check_positive(what: str, value: object) -> None:
     """Refuse what is no number above zero."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{what}={value!r:.80}: give a number above 0")
+        raise ValueError(f"{_given(what, value)}: give a number above 0")
 
 
 def check_expression(what: str, value: object) -> None:
@@ -46,12 +51,12 @@ def check_expression(what: str, value: object) -> None:
         return
     is_known = isinstance(value, str) and (value in ("key", "id") or (value.startswith("headers.") and len(value) > 8))
     if not is_known:
-        raise ValueError(f'{what}={value!r:.80}: give "key", "id" or "headers.<name>", such as "headers.tenant"')
+        raise ValueError(f'{_given(what, value)}: give "key", "id" or "headers.<name>", such as "headers.tenant"')
 
 
 def _check_name(what: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise ValueError(f"{what}={value!r:.80}: give the name of a kind of message, or None for all of them")
+        raise ValueError(f"{_given(what, value)}: give the name of a kind of message, or None for all of them")
 
 
 def key_finder(expression: str) -> KeyFinder:
@@ -122,7 +127,7 @@ class Rate:
     """
 
     limit: float = field(validator=_positive)
-    per: float = field(default=1.0, validator=_positive)
+    per: Seconds = field(default=1.0, validator=_positive)
     burst: float | None = field(default=None)
     kind: str | None = field(default=None, validator=_kind)
     by: str | None = field(default=None, validator=_expression)
@@ -179,7 +184,7 @@ class AdaptiveLimit:
     least: int = 1
     start: int = 8
     decrease: float = 0.5
-    cooldown: float = 1.0
+    cooldown: Seconds = 1.0
 
     def __attrs_post_init__(self) -> None:
         """Refuse limits between which nothing fits."""

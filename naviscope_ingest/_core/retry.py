@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import Attribute, field, frozen
 
+from naviscope_ingest._core.units import Seconds
+
 __all__ = ["RetryPolicy"]
 
 _SHORTEST = 0.01
@@ -40,11 +42,11 @@ class RetryPolicy:
     """
 
     max_attempts: int = field(default=3, validator=_count)
-    initial_delay: float = field(default=0.1, validator=_at_least(0))
+    initial_delay: Seconds = field(default=0.1, validator=_at_least(0))
     multiplier: float = field(default=2.0, validator=_at_least(1))
-    max_delay: float = field(default=30.0, validator=_at_least(0))
+    max_delay: Seconds = field(default=30.0, validator=_at_least(0))
     jitter: float = field(default=0.1, validator=_at_least(0))
-    max_elapsed: float = field(default=86_400.0, validator=_at_least(0))
+    max_elapsed: Seconds = field(default=86_400.0, validator=_at_least(0))
 
     def __attrs_post_init__(self) -> None:
         """Refuse delays that contradict each other."""

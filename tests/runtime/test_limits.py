@@ -101,7 +101,7 @@ async def test_explain_says_which_gate_holds_a_message_and_until_when():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Cap(0), "Cap(limit=0: give a whole number of at least 1"),
+        (lambda: Cap(0), "Cap(limit=0): give a whole number of at least 1"),
         (lambda: Cap(True), "give a whole number"),
         (lambda: Cap(1, by="payload.x"), '"headers.<name>"'),
         (lambda: Cap(1, kind=7), "the name of a kind"),
