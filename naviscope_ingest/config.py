@@ -13,6 +13,7 @@ from naviscope_ingest._core.limits import Cap, Limit, Rate
 from naviscope_ingest._core.units import Seconds
 from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.failures import Classifier
+from naviscope_ingest.faults.spec import Faults
 from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
 from naviscope_spi import (
     Clock,
@@ -125,6 +126,11 @@ def _breakers(instance: object, attribute: Attribute[Any], value: Any) -> None: 
             raise ValueError(f"RuntimeConfig(breakers={{{name!r:.80}: {policy!r:.80}}}): give a BreakerPolicy, or None")
 
 
+def _faults(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and not isinstance(value, Faults):
+        raise ValueError(f'RuntimeConfig(faults={value!r:.80}): give Faults, such as Faults.parse("http:0.05:5xx")')
+
+
 @frozen(kw_only=True)
 class RuntimeConfig:
     """How a runtime behaves.
@@ -165,6 +171,7 @@ class RuntimeConfig:
         keep_reports: of how many completed epochs the report is kept.
         start_timeout: how long a start may take, in seconds; then it fails.
         drain_timeout: how long `stop` waits for what is running, in seconds.
+        faults: what goes wrong on purpose, to see what comes of it; None for nothing.
     """
 
     name: str = field(default="runtime", validator=_name)
@@ -201,6 +208,7 @@ class RuntimeConfig:
     keep_reports: int = field(default=10_000, validator=_at_least_one)
     start_timeout: Seconds = field(default=300.0, validator=_above_zero)
     drain_timeout: Seconds = field(default=600.0, validator=_seconds)
+    faults: Faults | None = field(default=None, validator=_faults)
 
     def __attrs_post_init__(self) -> None:
         """Refuse two limits of one name."""

@@ -42,6 +42,7 @@ __all__ = [
     "IngestError",
     "IntakeFull",
     "InternalError",
+    "InvalidFaults",
     "InvalidFilter",
     "InvalidMessage",
     "NoSuchKind",
@@ -311,6 +312,30 @@ class ReplayInVain(IngestError):  # noqa: N818 - reads as a sentence where it is
         )
         self.message_id = message_id
         self.causes = causes
+
+
+class InvalidFaults(IngestError, ValueError):  # noqa: N818 - reads as a sentence where it is raised
+    """Faults that a runtime should inject cannot be read, or cannot happen. Nothing was started.
+
+    Args:
+        part: which part.
+        reason: what is wrong with it.
+        allowed: what is allowed there.
+        near: what was written in place of something allowed.
+        source: where it was written.
+    """
+
+    def __init__(
+        self, part: str, reason: str, allowed: Sequence[str], *, near: str | None = None, source: str = "faults"
+    ) -> None:
+        close = () if near is None else get_close_matches(near, allowed, 1)
+        hint = f", perhaps {close[0]!r} was meant" if close else ""
+        super().__init__(f"{source}: {part!r:.200}: {reason:.300}{hint}; allowed: {', '.join(allowed)}")
+        self.part = part
+        self.reason = reason
+        self.allowed = allowed
+        self.near = near
+        self.source = source
 
 
 class InvalidFilter(IngestError):  # noqa: N818 - reads as a sentence where it is raised

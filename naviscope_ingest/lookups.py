@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import trio
 
 from naviscope_ingest._core.breaker import Breaker, BreakerPolicy
 from naviscope_ingest.failures import Classifier
+from naviscope_ingest.faults.injector import INJECTING
 from naviscope_spi import Transient
 
 __all__ = ["Lookup"]
@@ -172,8 +174,10 @@ class Lookup(Generic[K, V]):
 
     async def _timed(self, key: K) -> V:
         self.calls += 1
+        injector = INJECTING.get()
+        blow = None if injector is None else injector.on_call("lookup")
         with trio.move_on_after(self._timeout):
-            return await self._call(key)
+            return await (self._call(key) if blow is None else blow.strike(partial(self._call, key)))
         raise Transient(f"the look-up took longer than {self._timeout} seconds", error_kind="timeout")
 
     def _remember(self, key: K, answer: V) -> None:

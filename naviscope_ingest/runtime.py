@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 from attrs import evolve
@@ -31,6 +31,9 @@ from naviscope_spi import (
     SupportsBatch,
     SystemFailure,
 )
+
+if TYPE_CHECKING:
+    from naviscope_ingest.faults.injector import Injector
 
 __all__ = ["IngestRuntime"]
 
@@ -65,7 +68,13 @@ class IngestRuntime(Generic[P, Op]):
         self.config = config or RuntimeConfig()
         clock = components.clock or SystemClock()
         self.store: DeferredStore[P] = components.store or MemoryStore(clock=clock)
-        self._kernel = Kernel(components, self.config, self.store, clock)
+        store = self.store
+        self._injector: Injector | None = None
+        if self.config.faults:
+            from naviscope_ingest.faults.components import with_faults
+
+            components, store, self._injector = with_faults(self.config.faults, components, store)
+        self._kernel = Kernel(components, self.config, store, clock)
         self._stop = trio.Event()
         self._stop_timeout = self.config.drain_timeout
         self._drained = False
@@ -288,4 +297,5 @@ class IngestRuntime(Generic[P, Op]):
 
     def statistics(self) -> Statistics:
         """Count what is going on and has gone on."""
-        return self._kernel.statistics()
+        counted = self._kernel.statistics()
+        return counted if self._injector is None else evolve(counted, faults=self._injector.injected)

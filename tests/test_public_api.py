@@ -5,11 +5,18 @@ import inspect
 import pytest
 
 import naviscope_ingest
+import naviscope_ingest.faults
 import naviscope_ingest.settings
 import naviscope_ingest.testing
 import naviscope_spi
 
-PACKAGES = [naviscope_ingest, naviscope_spi, naviscope_ingest.settings, naviscope_ingest.testing]
+PACKAGES = [
+    naviscope_ingest,
+    naviscope_spi,
+    naviscope_ingest.settings,
+    naviscope_ingest.testing,
+    naviscope_ingest.faults,
+]
 
 FRONT_DOOR = {
     "Deferred",

@@ -20,6 +20,7 @@ from examples.code_index.pipeline import SURVEY, make_app
 from examples.code_index.screen import Tally, show_progress, show_report, show_uses
 from examples.code_index.tables import Index
 from naviscope_ingest import Epoch, EpochReport, Ingest, IntakeHandle, RuntimeStopped
+from naviscope_ingest.faults import VARIABLE, Faults, InvalidFaults
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 FOLDER = Path(".code-index")
@@ -32,7 +33,8 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m examples.code_index",
         description="Index a Python source tree: where is it defined, and who uses it?",
-        epilog="Start it again at any time: it goes on where it was, and does again what an edit touched.",
+        epilog="Start it again at any time: it goes on where it was, and does again what an edit touched. "
+        f"{VARIABLE}=declare:0.05:5xx,commit:0.01:crash breaks it on purpose.",
     )
     parser.add_argument(
         "--path", type=Path, default=STDLIB, help="the folder that would be on the path (default: the standard library)"
@@ -48,6 +50,10 @@ def read_arguments() -> argparse.Namespace:
     arguments.path = arguments.path.resolve()
     if not arguments.path.is_dir():
         parser.error(f"{arguments.path} is no folder: name the one that holds your packages")
+    try:
+        arguments.faults = Faults.from_environment()
+    except InvalidFaults as error:
+        parser.error(str(error))
     return arguments
 
 
@@ -108,7 +114,13 @@ def main() -> int:
     arguments = read_arguments()
     database = arguments.database or database_for(arguments.path, with_tests=not arguments.without_tests)
     console, tally, started = Console(), Tally(), time.perf_counter()
-    app = make_app(arguments.path, database.absolute(), with_tests=not arguments.without_tests, metrics=tally)
+    app = make_app(
+        arguments.path,
+        database.absolute(),
+        with_tests=not arguments.without_tests,
+        metrics=tally,
+        faults=arguments.faults,
+    )
     reports = trio.run(run, app, partial(show_progress, tally=tally, database=database, console=console))
     if reports is None:
         print("interrupted: start it again, and it goes on", file=sys.stderr)

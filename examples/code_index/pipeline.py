@@ -40,6 +40,7 @@ from naviscope_ingest import (
     RuntimeConfig,
     RuntimeMetrics,
 )
+from naviscope_ingest.faults import Faults
 from naviscope_ingest.sinks import Delete, SqliteSink, SqlOp, Upsert
 
 __all__ = ["SURVEY", "make_app"]
@@ -48,7 +49,14 @@ SURVEY = Message("survey", None, kind="survey")
 """What is submitted: look what there is to do."""
 
 
-def make_app(root: Path, database: Path, *, with_tests: bool = True, metrics: RuntimeMetrics | None = None) -> Ingest:
+def make_app(
+    root: Path,
+    database: Path,
+    *,
+    with_tests: bool = True,
+    metrics: RuntimeMetrics | None = None,
+    faults: Faults | None = None,
+) -> Ingest:
     """Return the app that keeps the index of a tree.
 
     Args:
@@ -56,11 +64,12 @@ def make_app(root: Path, database: Path, *, with_tests: bool = True, metrics: Ru
         database: the file of the index.
         with_tests: whether folders named "test" and "tests" belong to it.
         metrics: who is told how it goes.
+        faults: what goes wrong on purpose.
     """
     app = Ingest(
         f"sqlite:///{database}",
         # Whoever waits for a module that does not exist is let go as soon as nothing else is left to do.
-        config=RuntimeConfig(max_in_flight=32, stall_grace=0.0),
+        config=RuntimeConfig(max_in_flight=32, stall_grace=0.0, faults=faults),
         metrics=metrics,
         threads=2,
         retain=3600.0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 __all__ = ["Statistics"]
 
@@ -24,6 +26,7 @@ class Statistics:
         backlog: messages that could run and have not been started.
         backpressure: whether intake is slow because there are too many of them.
         dropped: messages that were left out because of that.
+        faults: how often each fault has struck that is injected on purpose.
     """
 
     state: str
@@ -38,3 +41,4 @@ class Statistics:
     backlog: int = 0
     backpressure: bool = False
     dropped: int = 0
+    faults: Mapping[str, int] = field(factory=dict)

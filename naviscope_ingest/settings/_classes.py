@@ -26,6 +26,7 @@ from naviscope_ingest.settings._shapes import (
     Record,
     Shape,
     TableOf,
+    Written,
 )
 
 __all__ = ["record_of", "shape_of"]
@@ -47,6 +48,8 @@ def shape_of(hint: Any) -> Shape | None:  # noqa: ANN401 - a type
         return _union(arguments)
     if hint in _SORTS:
         return Plain((_SORTS[hint],))
+    if isinstance(hint, type) and hasattr(hint, "parse"):
+        return Written(hint)
     if isinstance(hint, type) and attrs.has(hint):
         record = record_of(hint)
         return record if record.fields else None

@@ -30,6 +30,7 @@ __all__ = [
     "Record",
     "Shape",
     "TableOf",
+    "Written",
     "plain_value",
 ]
 
@@ -143,6 +144,35 @@ class Choice:
 
     def words(self) -> str:
         return f"one of {', '.join(self.known)}"
+
+
+@frozen
+class Written:
+    """A value that is written as text, which its class reads.
+
+    Attributes:
+        made: the class: `parse` reads a text, `str` writes it.
+    """
+
+    made: Any
+    takes_text = True
+
+    def read(self, placed: Placed, path: Path, base: object, problems: list[Problem]) -> Any:  # noqa: ANN401
+        if not isinstance(placed.value, str):
+            return _wrong(problems, placed, path, f"give {self.words()}, not {_shown(placed.value)}")
+        try:
+            return self.made.parse(placed.value)
+        except ValueError as error:
+            return _wrong(problems, placed, path, str(error))
+
+    def leaves(self, value: Any, path: Path, base: object) -> Iterator[Leaf]:  # noqa: ANN401
+        yield path, str(value), bool(value == base)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+    def words(self) -> str:
+        return "a string"
 
 
 @frozen

@@ -20,8 +20,8 @@ __all__ = ["PREFIX", "read_environment", "variable_of"]
 
 PREFIX: Final = "NAVISCOPE_"
 
-NOT_SETTINGS: Final = ("NAVISCOPE_CONFIG", "NAVISCOPE_FAULTS", "NAVISCOPE_FAULTS_SEED")
-"""Variables that are no settings: where the file is, and what is for tests alone."""
+NOT_SETTINGS: Final = ("NAVISCOPE_CONFIG",)
+"""Variables that are no settings: where the file is."""
 
 MAX_TEXT: Final = 64 * 1024
 """The longest variable that is read, in characters."""

@@ -17,6 +17,7 @@ import pytest
 from examples.code_index.names import Resolver
 from examples.code_index.pipeline import SURVEY, make_app
 from examples.code_index.tables import OF_A_FILE, Index
+from naviscope_ingest.faults import CRASH_CODE, VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -255,6 +256,53 @@ def test_killed_at_ten_instants_it_ends_with_the_same_index(tmp_path):
     assert kills >= 8
     subprocess.run(command("--path", tree, "--database", database), cwd=ROOT, capture_output=True, check=True)
     assert dump(database) == dump(undisturbed)
+
+
+FAULTS = (
+    "seed=1,declare:0.05:5xx,resolve:0.05:connection,executor:0.02:timeout,executor:0.02:busy=0.01,executor:0.02:error,"
+    "executor:0.05:slow=0.01,executor:0.005:crash,sink:0.05:timeout,sink:0.05:connection,sink:0.05:error,"
+    "sink:0.05:slow=0.01,sink:0.02:crash,commit:0.05:slow=0.01,commit:0.02:crash,commit:0.02:stop,"
+    "store:0.05:slow=0.01,store:0.01:crash,store:0.01:stop,lookup:0.5:error"
+)
+
+
+def test_under_faults_at_every_point_it_ends_with_the_same_index(tmp_path):
+    tree = copy_of_stdlib(tmp_path / "tree", "json", "email", "logging", "collections", "html", "os.py", "posixpath.py")
+    undisturbed, database = tmp_path / "undisturbed.db", tmp_path / "struck.db"
+    subprocess.run(command("--path", tree, "--database", undisturbed), cwd=ROOT, capture_output=True, check=True)
+    endings, struck = [], set()
+    for _ in range(100):
+        done = subprocess.run(
+            command("--path", tree, "--database", database),
+            cwd=ROOT,
+            env={**os.environ, VARIABLE: FAULTS},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "FAULTS ARE ON" in done.stderr
+        endings.append(done.returncode)
+        struck |= {each.split()[-1] for each in done.stderr.splitlines() if each.startswith("the process crashes")}
+        if not done.returncode:
+            break
+        assert done.returncode == CRASH_CODE or "on purpose" in done.stderr, done.stderr
+    assert endings[-1] == 0, done.stderr
+    assert endings.count(CRASH_CODE) >= 3
+    assert len(struck) >= 2, struck
+    assert dump(database) == dump(undisturbed)
+
+
+def test_the_command_says_which_fault_it_cannot_read(tmp_path):
+    done = subprocess.run(
+        command("--path", tmp_path),
+        cwd=ROOT,
+        env={**os.environ, VARIABLE: "snik:0.1:error"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "perhaps 'sink' was meant" in done.stderr
 
 
 def test_the_command_says_what_is_wrong(tmp_path):
