@@ -167,7 +167,8 @@ class Faults:
         """Read faults from a text, such as "seed=7, http:0.05:5xx, sink:0.03:timeout, commit:0.01:crash".
 
         Each part is `point:probability:what`. A word that is no point is a kind of message; write `kind=sink` for one
-        that is called as a point is. What takes time may say how much, as in `sink:0.1:slow=2.5`. An empty text is no faults.
+        that is called as a point is. What takes time may say how much, as in `sink:0.1:slow=2.5`. An empty text names
+        no faults.
 
         Raises:
             InvalidFaults: a part cannot be read. It names the part, and what is allowed.

@@ -2,7 +2,8 @@
 
 import pytest
 
-from naviscope_ingest import BreakerPolicy, Cap, ConfigurationError, KindPolicy, Rate, load_settings
+from naviscope_ingest import BreakerPolicy, Cap, ConfigurationError, KindPolicy, Rate, RuntimeConfig, load_settings
+from naviscope_ingest.faults import Fault, Faults
 
 
 def runtime(**variables):
@@ -34,6 +35,18 @@ def test_a_value_that_is_no_string_is_json():
 def test_a_string_is_taken_as_it_stands():
     assert runtime(NAME="12").name == "12"
     assert runtime(KINDS__a__BREAKER="true").kinds["a"].breaker == "true"
+
+
+def test_faults_are_written_as_text():
+    assert runtime(FAULTS="seed=7,http:0.05:5xx").faults == Faults((Fault("executor", 0.05, "5xx", kind="http"),), 7)
+    assert not runtime(FAULTS="").faults
+    with pytest.raises(ConfigurationError, match=r"NAVISCOPE_FAULTS.*perhaps 'sink' was meant"):
+        runtime(FAULTS="snik:0.1:error")
+
+
+def test_faults_of_the_program_hold_over_those_of_the_environment():
+    config = RuntimeConfig(faults=Faults.parse("sink:0.5:error"))
+    assert load_settings(environ={"NAVISCOPE_FAULTS": "sink:0.1:error"}, config=config).runtime == config
 
 
 def test_the_longer_name_holds_over_the_shorter():
@@ -79,6 +92,5 @@ def test_variables_of_a_cluster_and_of_others_are_left_alone():
         PORT_80_TCP="tcp://10.0.0.1:80",
         PORT_80_TCP_ADDR="10.0.0.1",
         WEB_SERVICE_HOST="10.0.0.1",
-        FAULTS="",
     )
     assert load_settings(environ={"NAVISCOP_X": "1", "PATH": "/bin"})
