@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from naviscope_ingest.errors import ContractViolation
 
-__all__ = ["Promise", "Trial", "cancel_after", "select", "try_promise"]
+__all__ = ["Promise", "Trial", "Watched", "cancel_after", "select", "try_promise"]
 
 T = TypeVar("T")
 Subject = TypeVar("Subject")
@@ -57,11 +57,15 @@ class Trial(Generic[Subject]):
         await self.reopen()
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the thing."""
         await self._stack.aclose()
 
     async def reopen(self) -> None:
         """Close the thing, if it is open, and open it again under the same name."""
-        await self._stack.aclose()
+        await self.close()
         self.subject = await self._stack.enter_async_context(self.factory(self.name))
 
     def equal(self, seen: object, expected: object, about: str = "") -> None:
@@ -119,19 +123,55 @@ async def try_promise(promise: Promise[AnyTrial], trial: AnyTrial, limit: float)
         raise failure
 
 
-async def cancel_after(checkpoints: int, call: Callable[[], Awaitable[object]]) -> None:
+async def cancel_after(
+    checkpoints: int, call: Callable[[], Awaitable[object]], scope: trio.CancelScope | None = None
+) -> None:
     """Call, and cancel the call while it waits at its checkpoint of that number; 0 is before it begins.
 
     A second task that counts checkpoints of its own would cancel here and there: trio shuffles the tasks of one turn.
     An instrument sees every step of this one.
     """
-    with trio.CancelScope() as scope:
-        canceller = _Canceller(trio.lowlevel.current_task(), checkpoints, scope)
+    with scope or trio.CancelScope() as entered:
+        canceller = _Canceller(trio.lowlevel.current_task(), checkpoints, entered)
         trio.lowlevel.add_instrument(canceller)
         try:
             await call()
         finally:
             trio.lowlevel.remove_instrument(canceller)
+
+
+class Watched:
+    """Awaits a call, and knows whether a cancellation reached it.
+
+    A call that swallows a cancellation looks like one that was through before. What trio hands to the task at its
+    checkpoints tells them apart.
+
+    Args:
+        call: the call.
+        scope: whose cancellation; the call may well have scopes of its own.
+
+    Attributes:
+        was_cancelled: whether `trio.Cancelled` was raised inside.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, object], scope: trio.CancelScope) -> None:
+        self.was_cancelled = False
+        self._call = call
+        self._scope = scope
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        sent: Any = None
+        try:
+            while True:
+                try:
+                    trap = self._call.send(sent)
+                except StopIteration as stop:
+                    return stop.value
+                sent = yield trap
+                if self._scope.cancel_called and isinstance(getattr(sent, "error", None), trio.Cancelled):
+                    self.was_cancelled = True
+        finally:
+            self._call.close()
 
 
 class _Canceller(trio.abc.Instrument):
@@ -160,8 +200,10 @@ async def _failure(promise: Promise[AnyTrial], trial: AnyTrial) -> ContractViola
 def _as_violation(promise: str, exc: BaseException) -> ContractViolation:
     if isinstance(exc, ContractViolation):
         return exc
-    if isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-        return _as_violation(promise, exc.exceptions[0])
+    if isinstance(exc, BaseExceptionGroup):
+        violations, _ = exc.split(ContractViolation)
+        if violations is not None or len(exc.exceptions) == 1:
+            return _as_violation(promise, (violations or exc).exceptions[0])
     violation = ContractViolation(promise, seen=f"{type(exc).__name__}: {exc}", expected="no error")
     violation.__cause__ = exc
     return violation

@@ -2,6 +2,9 @@
 
 The check numbers its ops. The caller says how the op of a number looks and which numbers are visible, so that the check
 needs to know neither tables nor files.
+
+It answers one question above all: is this sink exactly-once? A sink that passes applies each op once, whatever comes
+again, in whatever company and order, after whatever cut it off; also after it was opened anew, if it can be.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, TypeVar
 
+import trio
 from attrs import define
 
 from naviscope_ingest.testing._promises import Promise, Trial, cancel_after, select, try_promise
+from naviscope_ingest.testing._sink_storm import Storm, account
 from naviscope_spi import CommitBatch, CommitSink, EncodesOps, Entry, EpochKey, SinkRejected, task_key
 
 __all__ = ["SINK_PROMISES", "check_commit_sink"]
@@ -32,6 +37,9 @@ async def check_commit_sink(
     visible: Callable[[SinkT], Awaitable[Sequence[int]]],
     poison: Callable[[], object] | None = None,
     is_ordered: bool = True,
+    reopens: bool = True,
+    seed: int = 0,
+    rounds: int = 100,
     limit: float = 60.0,
     only: Iterable[str] | None = None,
 ) -> None:
@@ -43,6 +51,10 @@ async def check_commit_sink(
         visible: returns the numbers of the ops that can be seen now, each as often as it was applied.
         poison: makes an op that the sink refuses; None if there is no such op.
         is_ordered: whether `visible` shows the order in which ops were applied.
+        reopens: whether a name that is opened again shows what was committed under it. False for a sink in memory, of
+            which nothing is left; then nobody can say what a restart does to it.
+        seed: draws what happens in the storm of repeats, cancellations and restarts.
+        rounds: how long that lasts.
         limit: seconds that one promise may take.
         only: names of promises; None tries them all.
 
@@ -58,6 +70,9 @@ async def check_commit_sink(
             visible=visible,
             poison=poison,
             is_ordered=is_ordered,
+            reopens=reopens,
+            seed=seed,
+            rounds=rounds,
         )
         await try_promise(promise, trial, limit)
 
@@ -70,6 +85,9 @@ class SinkTrial(Trial[Any]):
     visible: Callable[[Any], Awaitable[Sequence[int]]]
     poison: Callable[[], object] | None
     is_ordered: bool
+    reopens: bool
+    seed: int
+    rounds: int
 
     def entry(self, name: str, *numbers: int) -> Entry[Any]:
         """Make the entry of one message with the ops of these numbers."""
@@ -83,6 +101,9 @@ class SinkTrial(Trial[Any]):
     async def see(self, *numbers: int, about: str = "") -> None:
         """Expect these ops to be visible, and no others."""
         seen = list(await self.visible(self.subject))
+        wrong = account(seen, numbers)
+        if wrong is not None:
+            self.fail(wrong, f"{len(numbers)} ops visible, each once", about)
         if self.is_ordered:
             self.equal(seen, list(numbers), about)
         else:
@@ -136,6 +157,8 @@ async def a_repeated_entry_in_other_company_changes_nothing(trial: SinkTrial) ->
     await trial.see(1, 2, 3, 4)
     await trial.commit(trial.entry("d", 4), trial.entry("a", 1))
     await trial.see(1, 2, 3, 4)
+    await trial.commit(trial.entry("a", 1), trial.entry("e", 5))
+    await trial.see(1, 2, 3, 4, 5)
 
 
 async def a_known_task_key_changes_nothing(trial: SinkTrial) -> None:
@@ -181,6 +204,39 @@ async def a_cancelled_commit_is_whole_or_not_at_all(trial: SinkTrial) -> None:
         await trial.see(*applied, about=f"repeated after a cancellation at checkpoint {checkpoints}")
 
 
+async def a_sink_that_is_opened_again_knows_what_it_applied(trial: SinkTrial) -> None:
+    """After it was closed and opened again, a sink has what it had, and applies none of it twice."""
+    await trial.commit(trial.entry("a", 1), trial.entry("b", 2))
+    for number in range(3, 6):
+        await trial.reopen()
+        await trial.see(*range(1, number), about="opened again")
+        await trial.commit(trial.entry("b", 2), trial.entry(f"m{number}", number), trial.entry("a", 1))
+        await trial.see(*range(1, number + 1), about="repeated after it was opened again")
+
+
+async def a_killed_commit_is_healed_by_a_repeat(trial: SinkTrial) -> None:
+    """Killed at any checkpoint and opened again, a sink has the batch whole or not at all, and a repeat heals it."""
+    applied: list[int] = []
+    for checkpoints in range(_CANCELLATIONS):
+        numbers = [checkpoints * 10 + 1, checkpoints * 10 + 2]
+        batch = [trial.entry(f"m{checkpoints}.{number}", number) for number in numbers]
+        await cancel_after(checkpoints, partial(trial.commit, *batch))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await trial.close()
+        await trial.reopen()
+        part = [number for number in await trial.visible(trial.subject) if number in numbers]
+        trial.true(sorted(part) in ([], numbers), f"{numbers} or none of them", part)
+        await trial.commit(*reversed(batch))
+        applied += part or reversed(numbers)
+        await trial.see(*applied, about=f"killed at checkpoint {checkpoints}, opened and repeated")
+
+
+async def a_storm_loses_nothing_and_doubles_nothing(trial: SinkTrial) -> None:
+    """Through repeats, cancellations and restarts in any order, nothing is lost and nothing is applied twice."""
+    await Storm(trial, trial.seed).rage(trial.rounds)
+
+
 async def encoded_ops_are_the_same_ops(trial: SinkTrial) -> None:
     """Ops that were encoded are, decoded by a sink that was opened later, applied like those that were not."""
     numbers = [[5, 3, 4], [1], list(range(10, 200))]
@@ -200,6 +256,10 @@ def _has_poison(trial: SinkTrial) -> bool:
     return trial.poison is not None
 
 
+def _reopens(trial: SinkTrial) -> bool:
+    return trial.reopens
+
+
 def _encodes_ops(trial: SinkTrial) -> bool:
     return isinstance(trial.subject, EncodesOps)
 
@@ -215,5 +275,8 @@ SINK_PROMISES: Sequence[Promise[SinkTrial]] = (
     Promise(messages_are_told_apart_by_task_key),
     Promise(a_refused_batch_applies_nothing, when=_has_poison),
     Promise(a_cancelled_commit_is_whole_or_not_at_all),
+    Promise(a_sink_that_is_opened_again_knows_what_it_applied, when=_reopens),
+    Promise(a_killed_commit_is_healed_by_a_repeat, when=_reopens),
+    Promise(a_storm_loses_nothing_and_doubles_nothing),
     Promise(encoded_ops_are_the_same_ops, when=_encodes_ops),
 )

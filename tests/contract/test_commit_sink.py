@@ -35,14 +35,16 @@ async def numbers(sink):
 
 async def check(sink, **options):
     await check_commit_sink(
-        opens(sink), make_op=lambda number: number, visible=numbers, poison=lambda: POISON, **options
+        opens(sink), make_op=lambda number: number, visible=numbers, poison=lambda: POISON, reopens=False, **options
     )
 
 
 @pytest.mark.parametrize("promise", SINK_PROMISES, ids=lambda promise: promise.name)
 async def test_the_sink_in_memory_keeps_the_promise(promise):
     # It takes every op, so there is none that it would refuse.
-    await check_commit_sink(opens(MemorySink), make_op=lambda number: number, visible=numbers, only=[promise.name])
+    await check_commit_sink(
+        opens(MemorySink), make_op=lambda number: number, visible=numbers, reopens=False, only=[promise.name]
+    )
 
 
 @asynccontextmanager
@@ -258,6 +260,152 @@ class RemembersOps(EncodingSink):
 
     def decode_ops(self, data):
         return self.encoded[super().decode_ops(data)]
+
+
+class OnDisk:
+    """A sink that keeps rows, and the keys of what it applied, in something that outlives it."""
+
+    def __init__(self, disk):
+        self.rows = disk.setdefault("rows", [])
+        self.keys = disk.setdefault("keys", set())
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            raise ValueError("poison")
+        await trio.lowlevel.checkpoint()
+        for entry in batch.entries:
+            if entry.task_key not in self.keys:
+                self.rows.extend(entry.ops)
+                self.keys.add(entry.task_key)
+        await trio.lowlevel.checkpoint()
+
+
+async def rows_on_disk(sink):
+    return list(sink.rows)
+
+
+async def check_on_disk(sink, **options):
+    disks = {}
+
+    @asynccontextmanager
+    async def open_again(name):
+        yield sink(disks.setdefault(name, {}))
+
+    await check_commit_sink(
+        open_again, make_op=lambda number: number, visible=rows_on_disk, poison=lambda: POISON, **options
+    )
+
+
+async def test_a_sink_on_disk_comes_through_many_storms():
+    await check_on_disk(OnDisk)
+    for seed in range(20):
+        await check_on_disk(OnDisk, seed=seed, only=["a_storm_loses_nothing_and_doubles_nothing"])
+
+
+class KeysInMemory(OnDisk):
+    promise = "a_sink_that_is_opened_again_knows_what_it_applied"
+
+    def __init__(self, disk):
+        super().__init__(disk)
+        self.keys = set()
+
+
+class WritesWhenItIsClosed(OnDisk):
+    promise = "a_sink_that_is_opened_again_knows_what_it_applied"
+
+    def __init__(self, disk):
+        super().__init__({"rows": list(disk.setdefault("rows", [])), "keys": set(disk.setdefault("keys", ()))})
+
+
+class ForgetsOldKeys(OnDisk):
+    promise = "a_storm_loses_nothing_and_doubles_nothing"
+
+    def __init__(self, disk):
+        super().__init__(disk)
+        self.keys = disk["keys"] = dict(disk["keys"]) if disk["keys"] else {}
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            raise ValueError("poison")
+        for entry in batch.entries:
+            if entry.task_key not in self.keys:
+                self.rows.extend(entry.ops)
+                self.keys[entry.task_key] = None
+        if len(batch.entries) < 100:
+            while len(self.keys) > 30:
+                del self.keys[next(iter(self.keys))]
+
+
+class TrustsTheFirstEntry(OnDisk):
+    """It takes a batch for known as soon as its first entry is."""
+
+    promise = "a_repeated_entry_in_other_company_changes_nothing"
+
+    async def commit(self, batch):
+        if not batch.entries or batch.entries[0].task_key not in self.keys:
+            await super().commit(batch)
+
+
+class NotesKeysBeforeRows(OnDisk):
+    promise = "a_cancelled_commit_is_whole_or_not_at_all"
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            raise ValueError("poison")
+        fresh = [entry for entry in batch.entries if entry.task_key not in self.keys]
+        self.keys.update(entry.task_key for entry in fresh)
+        await trio.lowlevel.checkpoint()
+        self.rows.extend(op for entry in fresh for op in entry.ops)
+
+
+class NotesKeysAfterwards(NotesKeysBeforeRows):
+    """In two transactions: rows, then keys."""
+
+    async def commit(self, batch):
+        if any(POISON in entry.ops for entry in batch.entries):
+            raise ValueError("poison")
+        fresh = [entry for entry in batch.entries if entry.task_key not in self.keys]
+        self.rows.extend(op for entry in fresh for op in entry.ops)
+        await trio.lowlevel.checkpoint()
+        self.keys.update(entry.task_key for entry in fresh)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        KeysInMemory,
+        WritesWhenItIsClosed,
+        ForgetsOldKeys,
+        TrustsTheFirstEntry,
+        NotesKeysBeforeRows,
+        NotesKeysAfterwards,
+    ],
+)
+async def test_a_broken_sink_on_disk_is_caught(sink):
+    with pytest.raises(ContractViolation) as caught:
+        await check_on_disk(sink)
+    assert caught.value.promise.partition(":")[0] == sink.promise
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [KeysInMemory, WritesWhenItIsClosed, ForgetsOldKeys, TrustsTheFirstEntry, NotesKeysBeforeRows, NotesKeysAfterwards],
+)
+async def test_the_storm_alone_finds_it_too_and_says_what_led_to_it(sink):
+    with pytest.raises(ContractViolation, match=r"(lost|applied more than once): op \d+") as caught:
+        await check_on_disk(sink, seed=3, only=["a_storm_loses_nothing_and_doubles_nothing"])
+    assert "The last steps" in str(caught.value)
+    assert "seed=3)" in str(caught.value)
+
+
+async def test_a_report_names_what_is_doubled():
+    with pytest.raises(ContractViolation) as caught:
+        await check(AppliesAgain)
+    assert str(caught.value) == (
+        "a_repeated_batch_changes_nothing: Applying a batch again changes nothing.\n"
+        "  expected: 3 ops visible, each once\n"
+        "  seen:     applied more than once: op 1 (2 times), 2 (2 times), 3 (2 times)"
+    )
 
 
 @pytest.mark.parametrize(
