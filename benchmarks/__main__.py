@@ -6,9 +6,9 @@ ratios, not times.
 
 import argparse
 
-from benchmarks import core, durable, failures, memory, runtime
+from benchmarks import core, durable, failures, flow, memory, runtime
 
-NAMES = ("core", "memory", "runtime", "failures", "durable")
+NAMES = ("core", "memory", "runtime", "failures", "flow", "durable")
 PARTS = (*runtime.PARTS, *durable.PARTS)
 
 
@@ -32,6 +32,8 @@ def main() -> None:
         runtime.run(quick=arguments.quick, only=parts)
     if "failures" in names:
         failures.run(quick=arguments.quick)
+    if "flow" in names:
+        flow.run(quick=arguments.quick)
     if "durable" in names:
         durable.run(quick=arguments.quick, only=parts)
 

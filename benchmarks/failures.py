@@ -7,13 +7,14 @@ classifier has rules. What a time limit costs stands beside it: each message the
 from __future__ import annotations
 
 import gc
-import statistics
 import time
+from functools import partial
 
 import trio
 
 from benchmarks.graphs import Graph, check_order, make
 from benchmarks.runtime import Bars, Singly, messages_of, run_graph
+from benchmarks.turns import ratio, take_turns
 from naviscope_ingest import (
     BreakerPolicy,
     Classified,
@@ -57,18 +58,11 @@ def _time(graph: Graph, config: RuntimeConfig) -> float:
 
 def run(*, quick: bool = False) -> None:
     graph = make("W2", 2_000 if quick else 20_000)
-    ratios: list[float] = []
-    limited: list[float] = []
-    _time(graph, ON)
-    for pair in range(_PAIRS):
-        # Whoever comes second finds caches warm and memory in use, so they take turns.
-        first, second = (OFF, ON) if pair % 2 else (ON, OFF)
-        times = {id(first): _time(graph, first), id(second): _time(graph, second)}
-        ratios.append(times[id(OFF)] / times[id(ON)])
-        limited.append(times[id(OFF)] / _time(graph, LIMITED))
-    print(f"failures: W2 with {len(graph):,} messages, {_PAIRS} pairs; speed with the feature ÷ without")
-    print(f"  with a time limit for each message: {statistics.median(limited):.2f}")
+    configs = {"off": OFF, "on": ON, "limited": LIMITED}
+    taken = take_turns({name: partial(_time, graph, config) for name, config in configs.items()}, _PAIRS)
+    print(f"failures: W2 of {len(graph):,} messages, {_PAIRS} turns; speed with the feature ÷ without")
+    print(f"  with a time limit for each message: {ratio(taken, 'limited', 'off'):.2f}")
     bars = Bars()
-    bars.at_least("policies and breakers, nothing fails", statistics.median(ratios), 0.92)
+    bars.at_least("policies and breakers, nothing fails", ratio(taken, "on", "off"), 0.92)
     bars.show(quick=quick)
     print()

@@ -15,6 +15,7 @@ import resource
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from attrs import define, field
 
 from benchmarks.graphs import SIGNALS, TITLES, Graph, check_order, make, window_parents
 from benchmarks.neighbours import HAS_DASK, time_asyncio, time_asyncio_traces, time_dask, time_graphlib
+from benchmarks.turns import take_turns
 from naviscope_ingest import (
     CommitBatch,
     Delivery,
@@ -185,11 +187,8 @@ Contender = tuple[str, Callable[[Graph], float]]
 
 
 def medians(graph: Graph, contenders: Sequence[Contender], repeats: int) -> dict[str, float]:
-    """Time the contenders turn by turn, so that a slow moment of the machine meets all of them."""
-    taken: dict[str, list[float]] = {name: [] for name, _ in contenders}
-    for _ in range(repeats):
-        for name, run_once in contenders:
-            taken[name].append(run_once(graph))
+    """Time the contenders turn by turn."""
+    taken = take_turns({name: partial(run_once, graph) for name, run_once in contenders}, repeats)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
