@@ -6,9 +6,9 @@ ratios, not times.
 
 import argparse
 
-from benchmarks import core, durable, failures, flow, memory, runtime
+from benchmarks import core, durable, failures, flow, intake, memory, runtime
 
-NAMES = ("core", "memory", "runtime", "failures", "flow", "durable")
+NAMES = ("core", "memory", "runtime", "failures", "flow", "intake", "durable")
 PARTS = (*runtime.PARTS, *durable.PARTS)
 
 
@@ -34,6 +34,8 @@ def main() -> None:
         failures.run(quick=arguments.quick)
     if "flow" in names:
         flow.run(quick=arguments.quick)
+    if "intake" in names:
+        intake.run(quick=arguments.quick)
     if "durable" in names:
         durable.run(quick=arguments.quick, only=parts)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from naviscope_ingest._core.committed import CommittedIds
 from naviscope_ingest._core.control import Control
 from naviscope_ingest._core.epochs import EpochTracker
 from naviscope_ingest._core.graph import Graph
@@ -39,6 +40,13 @@ from naviscope_spi import (
 )
 
 __all__ = ["Core", "Refused"]
+
+
+_RECENT = 50_000
+"""Of how many messages of an epoch that have committed the core keeps the whole ids, if a store keeps all of them."""
+
+_FOLDED = 5_000
+"""How many of them become old in one step, which must not hold up anything."""
 
 
 class Refused(Exception):  # noqa: N818 - reads as a sentence where it is raised
@@ -230,6 +238,8 @@ class Core:
         if number in self.epochs:
             return self.epochs[number]
         epoch = EpochTracker(record.key, record.options, self._on_unresolved, record.state, record.succeeded)
+        if self._outlines is not None:
+            epoch.done = CommittedIds()
         epoch.was_cancelled = record.cancel_requested
         if record.cancel_requested:
             epoch.verdict = "cancelled"
@@ -535,6 +545,9 @@ class Core:
                 graph.committed(node.waiters)
         if transitions.schedule.slots:
             transitions.schedule.free_all(node.seq for node in committed)
+        if self._outlines is not None and last is not None and len(last.done) > _RECENT:
+            assert isinstance(last.done, CommittedIds)
+            last.done.fold(_RECENT - _FOLDED)
         if last is not None and (last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet):
             transitions.touch(last)
 

@@ -3,6 +3,10 @@
 A message costs no object of ours, only entries in dictionaries: every object that lives on is visited by each full
 garbage collection, and with one per message those took more time than the store itself. What only few messages have (a
 lease, a retry, a replay, a bad end) has an object, made when it is needed.
+
+Of a message that committed only its id and a digest of its content are needed, for duplicates and conflicts. Making the
+digest costs as much as storing the message did, so it waits until many such messages are kept, and is then made of a
+few with every step that brings new ones.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from itertools import groupby, islice
 from math import inf
 from typing import Any, Final
 
+import msgspec
 from attrs import define, evolve, field
 
 from naviscope_spi import (
@@ -36,6 +41,12 @@ __all__ = ["KeptEpoch", "Progress", "Scope", "is_same_claim", "same_content"]
 
 # How many messages one fact of a recovery names at most.
 _CHUNK = 1_000
+
+# An id stands for the place of its message, and once that is shrunk for a digest above it.
+_PLACE_BITS: Final = 40
+_PLACE: Final = (1 << _PLACE_BITS) - 1
+_DIGEST: Final = (1 << 40) - 1
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 Scope = dict[str, Resource]
 """The resources of an epoch, or the global ones: what each is now."""
@@ -109,8 +120,8 @@ class KeptEpoch:
 
     Attributes:
         record: as the contract shows it.
-        ids: the place of every message by its id, in order of acceptance.
-        messages: every message by its place.
+        ids: of every message by its id, in order of acceptance, the place; of one that was shrunk a digest too.
+        messages: every message by its place, but for those that were shrunk.
         times: when messages were accepted, by the first place of each step, in order.
         values: what committed messages hand to dependents.
         failed: the places of messages that ended without committing, in order.
@@ -132,6 +143,7 @@ class KeptEpoch:
     letters: int = 0
     is_freed: bool = False
     completed_at: float | None = None
+    _looked_at: Iterator[Seq] = field(factory=lambda: iter(()), init=False)
 
     @property
     def key(self) -> EpochKey:
@@ -149,17 +161,52 @@ class KeptEpoch:
             # It was staged, and got its place before others that were accepted meanwhile.
             insort(self.times, (seqs[0], at))
 
+    def shrink(self, live: Container[Seq], count: int, whole: int) -> None:
+        """Keep less of messages that committed, if very many are kept whole.
+
+        Args:
+            live: the messages that have not committed, of all epochs.
+            count: how many to look at.
+            whole: how many may be kept whole.
+        """
+        messages = self.messages
+        if len(messages) - self.unfinished - len(self.failed) <= whole:
+            return
+        looked_at = [*islice(self._looked_at, count)]
+        if not looked_at:
+            # All were looked at. Some have committed since: the next round meets them.
+            self._looked_at = iter([*messages])
+        for seq in looked_at:
+            if seq not in live:
+                message = messages[seq]
+                digest = _digest(message)
+                if digest is not None:
+                    del messages[seq]
+                    self.ids[message.id] = Seq(digest << _PLACE_BITS | seq)
+
+    def holds(self, message: Message[Any]) -> bool | None:
+        """Tell whether a message is known with the same content; None if its id is not known."""
+        place = self.ids.get(message.id)
+        if place is None:
+            return None
+        if place > _PLACE:
+            return place >> _PLACE_BITS == _digest(message)
+        return same_content(self.messages[place], message)
+
     def free(self) -> None:
         """Let go of messages, ids, values and resources. The record stays."""
         self.is_freed = True
+        self._looked_at = iter(())
         for each in (self.ids, self.messages, self.times, self.values, self.failed, self.scope):
             each.clear()
 
     def accepted(self) -> Iterator[Accepted[Any]]:
-        """Yield every message, in order of acceptance, a bounded number in each fact."""
-        for at, together in groupby(self.ids.values(), key=self.accepted_at):
+        """Yield every message, in order of acceptance, a bounded number in each fact. Of some only the id is left."""
+        places = ((Seq(place & _PLACE), name) for name, place in self.ids.items())
+        for at, together in groupby(places, key=lambda each: self.accepted_at(each[0])):
             while chunk := list(islice(together, _CHUNK)):
-                yield Accepted(self.key, chunk, [self.messages[seq] for seq in chunk], at)
+                messages = [self.messages.get(seq) or Message(name, None) for seq, name in chunk]
+                yield Accepted(self.key, [seq for seq, _ in chunk], messages, at)
 
     def accepted_at(self, seq: Seq) -> float:
         """Return when a message was accepted."""
@@ -178,11 +225,12 @@ class KeptEpoch:
             progress: what became of them, of those that did not stay as they were.
             leases: the leases of those that are claimed.
         """
-        committed = [seq for seq in self.ids.values() if seq not in live]
+        places = [Seq(place & _PLACE) for place in self.ids.values()]
+        committed = [seq for seq in places if seq not in live]
         for start in range(0, len(committed), _CHUNK):
             chunk = committed[start : start + _CHUNK]
             yield Committed(chunk, {seq: self.values[seq] for seq in chunk if seq in self.values})
-        for seq in self.ids.values():
+        for seq in places:
             now, lease = progress.get(seq), leases.get(seq)
             waits = None if now is None else now.waits(seq)
             if waits is not None:
@@ -213,3 +261,18 @@ def _same_payload(one: object, other: object) -> bool:
     except Exception:
         return False
     return answer is True
+
+
+def _digest(message: Message[Any]) -> int | None:
+    """Return a number that tells contents apart; None if they cannot be written down.
+
+    What is equal and written down otherwise, such as 1 and 1.0, is taken for another content, as it is in a file.
+    """
+    payload = message.payload
+    try:
+        sort = type(payload)
+        if sort is not bytes and sort is not str:
+            payload = repr(payload) if sort is int else _encode(payload)
+        return hash((message.kind, message.key, message.depends_on, sort, payload)) & _DIGEST
+    except Exception:
+        return None

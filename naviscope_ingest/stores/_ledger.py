@@ -7,10 +7,9 @@ refused before anything is changed.
 The hot path is `commit` with one lease or a few hundred. It touches two dictionaries per message and makes facts
 only if somebody reads. Leases are not indexed by session: there is one session at a time, and all of them are its own.
 
-A message leaves `_live` when it commits, so that `_live` is what can still be claimed, ended or replayed. It stays with
-the epoch, for duplicates, until the epoch completes. Rejected: fingerprints instead of the messages of an
-unfinished epoch. They would save memory, but most payloads are dictionaries, which cannot be hashed, and two of them
-can be equal and encode differently.
+A message leaves `_live` when it commits, so that `_live` is what can still be claimed, ended or replayed. What is
+needed for duplicates stays with the epoch until it completes: the message, or its id and a digest. Rejected: digests
+of all messages at once. Most epochs are small, and a comparison of payloads tells more than one of digests.
 """
 
 from __future__ import annotations
@@ -119,11 +118,13 @@ class Ledger(Generic[P]):
 
     Args:
         keep_reports: of how many completed epochs the report is kept.
+        max_whole: how many committed messages of an epoch are kept whole.
         wall: wall-clock time.
     """
 
-    def __init__(self, keep_reports: int, wall: Callable[[], float]) -> None:
+    def __init__(self, keep_reports: int, max_whole: int, wall: Callable[[], float]) -> None:
         self._keep_reports = keep_reports
+        self._max_whole = max_whole
         self._wall = wall
         self._feed = Feed()
         self._session: Session | None = None
@@ -623,6 +624,7 @@ class Ledger(Generic[P]):
         """Make messages known whose places follow each other; return when that was."""
         at = self._wall()
         epoch.add(seqs, messages, at)
+        epoch.shrink(self._live, 3 * len(seqs), self._max_whole)
         self._live.update(dict.fromkeys(seqs, epoch))
         return at
 
@@ -701,17 +703,14 @@ def _sorted_out(
     conflicts: list[str] = []
     for index, message in enumerate(messages):
         name = message.id
-        seq = epoch.ids.get(name)
-        if seq is not None:
-            known = epoch.messages[seq]
-        elif name in stage:
-            known = stage[name]
-        elif name in fresh:
-            known = messages[fresh[name]]
-        else:
-            fresh[name] = index
-            continue
-        if not same_content(known, message):
+        is_same = epoch.holds(message)
+        if is_same is None:
+            known = stage.get(name) or (messages[fresh[name]] if name in fresh else None)
+            if known is None:
+                fresh[name] = index
+                continue
+            is_same = same_content(known, message)
+        if not is_same:
             conflicts.append(name)
     return list(fresh.values()), conflicts
 

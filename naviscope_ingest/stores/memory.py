@@ -39,6 +39,9 @@ P = TypeVar("P")
 KEEP_REPORTS = 10_000
 """Of how many completed epochs a store keeps the report."""
 
+MAX_WHOLE = 100_000
+"""How many committed messages of an unfinished epoch a store keeps whole."""
+
 
 class MemoryStore(Generic[P]):
     """Keeps messages, epochs, resources and records for as long as it lives.
@@ -52,19 +55,28 @@ class MemoryStore(Generic[P]):
 
     Args:
         keep_reports: of how many completed epochs the report is kept, the latest first.
+        max_whole: how many committed messages of an unfinished epoch are kept whole, to compare them with duplicates;
+            of others the id and a digest. Fewer take less memory if payloads are large, and a little more time.
         store_id: the first part of every task key; random unless it is given.
         clock: where wall-clock time comes from.
     """
 
     def __init__(
-        self, *, keep_reports: int = KEEP_REPORTS, store_id: str | None = None, clock: Clock | None = None
+        self,
+        *,
+        keep_reports: int = KEEP_REPORTS,
+        max_whole: int = MAX_WHOLE,
+        store_id: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         if keep_reports < 1:
             raise ValueError(f"keep_reports={keep_reports}: keep at least one report")
+        if max_whole < 0:
+            raise ValueError(f"max_whole={max_whole}: give a number of messages, zero or more")
         if store_id is not None and (not store_id or ":" in store_id):
             raise ValueError(f"store_id={store_id!r}: it is not empty and has no colon, which parts task keys")
         self._info = StoreInfo(store_id or secrets.token_hex(8), "none")
-        self._ledger: Ledger[P] = Ledger(keep_reports, time.time if clock is None else clock.wall)
+        self._ledger: Ledger[P] = Ledger(keep_reports, max_whole, time.time if clock is None else clock.wall)
 
     @property
     def info(self) -> StoreInfo:
@@ -218,13 +230,19 @@ class MemoryStore(Generic[P]):
 
 @asynccontextmanager
 async def open_memory(
-    place: str, *, keep_reports: int = KEEP_REPORTS, store_id: str | None = None, clock: Clock | None = None
+    place: str,
+    *,
+    keep_reports: int = KEEP_REPORTS,
+    max_whole: int = MAX_WHOLE,
+    store_id: str | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[MemoryStore[Any]]:
     """Make a new store, for the URL `memory://`.
 
     Args:
         place: the URL without its scheme and colon.
         keep_reports: as of `MemoryStore`.
+        max_whole: as of `MemoryStore`.
         store_id: so too.
         clock: so too.
 
@@ -233,4 +251,4 @@ async def open_memory(
     """
     if place != "//":
         raise ValueError(f"memory:{place}: a store in memory has no place; write memory://")
-    yield MemoryStore(keep_reports=keep_reports, store_id=store_id, clock=clock)
+    yield MemoryStore(keep_reports=keep_reports, max_whole=max_whole, store_id=store_id, clock=clock)

@@ -131,8 +131,8 @@ async def test_optional_powers_are_checked():
 class SharedLedger(Ledger):
     """Stands for a store that several processes join."""
 
-    def __init__(self, keep_reports, wall):
-        super().__init__(keep_reports, wall)
+    def __init__(self, keep_reports, max_whole, wall):
+        super().__init__(keep_reports, max_whole, wall)
         self.members = {}
         self.acting = None
 
@@ -182,7 +182,7 @@ class SharedLedger(Ledger):
 
 def shared(ledger):
     store = MemoryStore()
-    store._ledger = ledger(10_000, time.time)
+    store._ledger = ledger(10_000, 100, time.time)
     store._info = StoreInfo("shared", "none", is_shared=True)
     return store
 
@@ -690,7 +690,7 @@ def made(broken):
     if not issubclass(broken, Ledger):
         return broken()
     store = MemoryStore()
-    store._ledger = broken(10_000, time.time)
+    store._ledger = broken(10_000, 100, time.time)
     return store
 
 

@@ -8,6 +8,9 @@ import trio
 
 from naviscope_ingest.stores import MemoryStore
 from naviscope_spi import (
+    Accepted,
+    CaughtUp,
+    Committed,
     Derived,
     Ended,
     EpochChange,
@@ -373,3 +376,54 @@ def test_options_that_cannot_work_are_refused(options):
 def test_a_store_id_is_random_unless_it_is_given():
     assert MemoryStore().info.store_id != MemoryStore().info.store_id
     assert MemoryStore(store_id="fixed").info.store_id == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("payload", "other"),
+    [(7, 8), (-1, -2), (b"x", "x"), ({"a": 1, "b": [2]}, {"a": 1, "b": [3]}), (None, 0), (object(), object())],
+)
+async def test_duplicates_and_conflicts_are_told_however_few_messages_are_kept_whole(payload, other):
+    """Of an object that cannot be written down the message itself stays."""
+    store = MemoryStore(max_whole=3)
+    async with store.join("a") as session:
+        epoch = (await store.open_epoch("e", EpochOptions())).key
+        for number in range(200):
+            receipt = await store.put(epoch, [Message(f"m{number}", payload, key="k", depends_on=["p"])])
+            leases = await store.pop_ready(session, receipt.accepted)
+            if number != 5:
+                await store.settle(session, Settlement(leases))
+        kept = store._ledger._epochs[epoch.number]
+        is_shrunk = type(payload) is not object
+        assert len(kept.messages) <= 6 if is_shrunk else len(kept.messages) == 200
+        again = await store.put(epoch, [Message(f"m{n}", payload, key="k", depends_on=["p"]) for n in range(200)])
+        assert (len(again.accepted), again.duplicates, again.conflicts) == (0, 200, [])
+        for changed in (
+            Message("m9", other, key="k", depends_on=["p"]),
+            Message("m9", payload, key="l", depends_on=["p"]),
+            Message("m9", payload, key="k", depends_on=["q"]),
+            Message("m9", payload, key="k", depends_on=["p"], kind="other"),
+        ):
+            assert (await store.put(epoch, [changed])).conflicts == ["m9"]
+
+
+async def test_who_joins_later_is_told_the_ids_of_messages_that_are_not_kept_whole():
+    store = MemoryStore(max_whole=3)
+    async with store.join("a") as session:
+        epoch = (await store.open_epoch("e", EpochOptions())).key
+        for number in range(50):
+            receipt = await store.put(epoch, [Message(f"m{number}", number)])
+            if number != 5:
+                await store.settle(session, Settlement(await store.pop_ready(session, receipt.accepted)))
+    accepted, committed = {}, []
+    async for batch in store.facts(None):
+        for fact in batch:
+            if isinstance(fact.body, Accepted):
+                accepted.update(zip(fact.body.seqs, fact.body.messages, strict=True))
+            elif isinstance(fact.body, Committed):
+                committed += fact.body.seqs
+        if isinstance(batch[-1].body, CaughtUp):
+            break
+    assert [message.id for message in accepted.values()] == [f"m{n}" for n in range(50)]
+    assert [accepted[seq].id for seq in committed] == [f"m{n}" for n in range(50) if n != 5]
+    left = accepted.keys() - set(committed)
+    assert [accepted[seq].payload for seq in left] == [5]

@@ -44,7 +44,7 @@ def test_an_unknown_scheme_names_what_is_installed(url):
         (
             "memory://",
             "vfs",
-            "the store 'memory:' has no option 'vfs': its options are clock, keep_reports, store_id",
+            "the store 'memory:' has no option 'vfs': its options are clock, keep_reports, max_whole, store_id",
         ),
         (
             "sqlite:///a.db",
