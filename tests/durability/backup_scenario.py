@@ -15,8 +15,9 @@ from attrs import define
 from naviscope_ingest.sinks import SqliteSink
 from naviscope_ingest.stores.sqlite import BackupFailed, SqliteStore, backup
 from naviscope_ingest.stores.sqlite.backup import Copy
+from naviscope_ingest.testing.disk import VFS_NAME, SimulatedDisk
 from tests.durability.store_scenario import FIRST, SCHEMA, Desk, FixedClock, Seen, StoreScenario, difference, known
-from tests.simulation.disk import VFS_NAME, SimulatedDisk, SimulatedFolder
+from tests.simulation.folder import SimulatedFolder
 
 BEFORE, BETWEEN = 8, 4
 PAGES = 9

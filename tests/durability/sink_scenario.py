@@ -8,8 +8,8 @@ import apsw
 from attrs import define, field
 
 from naviscope_ingest.sinks import Execute, Insert, SqliteSink, Upsert
+from naviscope_ingest.testing.disk import VFS_NAME, SimulatedDisk
 from naviscope_spi import Entry, EpochKey, SystemFailure, Transient, task_key
-from tests.simulation.disk import VFS_NAME, SimulatedDisk
 
 SCHEMA = """
     create table account (name text primary key, balance integer not null default 0);

@@ -19,6 +19,7 @@ from attrs import define, field
 from naviscope_ingest.sinks import Execute, Insert, SqliteSink
 from naviscope_ingest.stores.sqlite import SqliteStore, database
 from naviscope_ingest.testing._view import View
+from naviscope_ingest.testing.disk import VFS_NAME, SimulatedDisk
 from naviscope_spi import (
     CommitBatch,
     Dependency,
@@ -39,7 +40,6 @@ from naviscope_spi import (
     Waits,
     task_key,
 )
-from tests.simulation.disk import VFS_NAME, SimulatedDisk
 
 STAGED = 12
 PAGES = 40

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
-from tests.simulation.disk import BEFALLS, CHANGES, Fault, Operation, SimulatedDisk, Survival
+from naviscope_ingest.testing.disk import BEFALLS, CHANGES, Fault, Operation, SimulatedDisk, Survival
 
 FAULTS: tuple[Fault, ...] = ("io", "full", "sync")
 

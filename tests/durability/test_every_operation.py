@@ -14,10 +14,10 @@ from naviscope_ingest.stores.sqlite import database, steps
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.transaction import Transaction
 from naviscope_ingest.stores.sqlite.writer import Writer
+from naviscope_ingest.testing.disk import SimulatedDisk
 from naviscope_spi import StoreFailed, StoreRefused
 from tests.durability.store_scenario import FIRST, SECOND, StoreScenario
 from tests.durability.sweep import operations, shown, sweep
-from tests.simulation.disk import SimulatedDisk
 
 TROUBLES = {"kill", "power", "recovery"} | {
     f"{f}{how}" for f in ("io", "full", "sync") for how in (" once", " for good", ", then power")

@@ -7,9 +7,9 @@ from naviscope_ingest.stores import SqliteStore
 from naviscope_ingest.stores.sqlite import store
 from naviscope_ingest.stores.sqlite.database import Database
 from naviscope_ingest.stores.sqlite.schema import load_scripts
+from naviscope_ingest.testing.disk import CHANGES, Survival
 from tests.durability.sweep import interrupted, operations, shown, sweep
 from tests.durability.upgrade_scenario import OLDER, UpgradeScenario
-from tests.simulation.disk import CHANGES, Survival
 
 
 @pytest.mark.parametrize(("number", "which"), OLDER)

@@ -11,9 +11,9 @@ from typing import Any
 import trio
 
 from naviscope_ingest.stores.sqlite.schema import load_scripts
+from naviscope_ingest.testing.disk import SimulatedDisk
 from tests.durability.store_scenario import Seen, StoreScenario
 from tests.formats import CALLS, kept_files, kept_formats
-from tests.simulation.disk import SimulatedDisk
 
 OLDER = [(number, which) for number in kept_formats() if number < len(load_scripts()) for which in ("killed", "copy")]
 """The kept files that are upgraded."""

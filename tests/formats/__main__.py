@@ -9,9 +9,10 @@ import trio
 from naviscope_ingest.sinks import SqliteSink
 from naviscope_ingest.stores.sqlite.backup import Copy
 from naviscope_ingest.stores.sqlite.schema import load_scripts
+from naviscope_ingest.testing.disk import SimulatedDisk
 from tests.durability.store_scenario import FIRST, SCHEMA, Desk, StoreScenario
 from tests.formats import CALLS, keep_files
-from tests.simulation.disk import SimulatedDisk, SimulatedFolder
+from tests.simulation.folder import SimulatedFolder
 
 
 async def work(disk: SimulatedDisk) -> dict[str, dict[str, bytes]]:

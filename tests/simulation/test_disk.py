@@ -6,7 +6,7 @@ from contextlib import suppress
 import apsw
 import pytest
 
-from tests.simulation.disk import CHANGES, VFS_NAME, ProcessDied, SimulatedDisk, Survival
+from naviscope_ingest.testing.disk import CHANGES, VFS_NAME, ProcessDied, SimulatedDisk, Survival
 
 COMMITS = 12
 

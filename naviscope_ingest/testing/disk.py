@@ -27,8 +27,21 @@ from typing import Literal, NamedTuple
 
 import apsw
 
-from naviscope_ingest.stores.sqlite.backup import Folder
-from tests.simulation.files import SECTOR, File, surviving
+from naviscope_ingest.testing._disk_files import SECTOR, File, surviving
+
+__all__ = [
+    "BEFALLS",
+    "CHANGES",
+    "NOW",
+    "VFS_NAME",
+    "Fault",
+    "Kind",
+    "Operation",
+    "ProcessDied",
+    "SimulatedDisk",
+    "Survival",
+    "located",
+]
 
 VFS_NAME = "simulated-disk"
 # The moment at which simulated disks live, in milliseconds of the Julian day.
@@ -212,6 +225,7 @@ class SimulatedDisk:
         raise apsw.IOError(f"{kind} failed (planned)")
 
     def open(self, name: str, flags: int) -> _Handle:
+        """Open a file, making it if the flags say so."""
         file = self._files.get(name)
         if file is None:
             if not flags & apsw.SQLITE_OPEN_CREATE:
@@ -223,6 +237,7 @@ class SimulatedDisk:
         return _Handle(self, name, file, syncs_directory=is_log and bool(flags & apsw.SQLITE_OPEN_CREATE))
 
     def delete(self, name: str, *, sync: bool) -> None:
+        """Delete a file."""
         if name not in self._files:
             raise apsw.IOError(f"there is no file {name}")
         self.operate("delete", name)
@@ -231,6 +246,7 @@ class SimulatedDisk:
             self.sync_directory()
 
     def rename(self, old: str, new: str) -> None:
+        """Give a file another name."""
         self.operate("rename", new)
         file = self._files[old]
         # One operation, so that a power cut leaves one name or the other.
@@ -238,19 +254,23 @@ class SimulatedDisk:
         self._name(new, file)
 
     def sync(self, name: str) -> None:
+        """Make a file durable."""
         _Handle(self, name, self._files[name], syncs_directory=False).xSync(0)
 
     def exists(self, name: str) -> bool:
+        """Tell whether there is such a file."""
         if self.is_dead:
             raise ProcessDied("the process is dead")
         return name in self._files
 
     def sync_directory(self) -> None:
+        """Make all names durable."""
         for _, name, file in self._pending_names:
             _set(self._durable_names, name, file)
         self._pending_names.clear()
 
     def sync_name(self, name: str) -> None:
+        """Make a name durable."""
         for _, each, file in self._pending_names:
             if each == name:
                 _set(self._durable_names, name, file)
@@ -373,57 +393,36 @@ class _Handle:
             raise apsw.IOError("I/O error (planned)")
 
 
-class SimulatedFolder(Folder):
-    """What is done with names of files, on the disk that a path names."""
-
-    def exists(self, path: str) -> bool:
-        disk, name = _located(path)
-        return disk.exists(name)
-
-    def remove(self, path: str) -> None:
-        disk, name = _located(path)
-        if disk.exists(name):
-            disk.delete(name, sync=False)
-
-    def publish(self, path: str, name: str) -> None:
-        disk, old = _located(path)
-        disk.sync(old)
-        disk.rename(old, _located(name)[1])
-        if disk.operate("sync", "the directory"):
-            raise apsw.IOError("sync failed (planned)")
-        disk.sync_directory()
-
-
 class _Vfs(apsw.VFS):
     """Leads SQLite to the disk that a path names. A late close of a dead connection so never meets another disk."""
 
     def __init__(self) -> None:
         super().__init__(VFS_NAME, base="")
 
-    def xOpen(self, name, flags):  # noqa: N802
-        path = name.filename() if isinstance(name, apsw.URIFilename) else name
-        disk, own = _located(path)
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _Handle:  # type: ignore[override]  # noqa: N802
+        path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        disk, own = located(path)
         flags[1] = flags[0]
         return disk.open(own, flags[0])
 
-    def xDelete(self, name, syncdir):  # noqa: N802
-        disk, own = _located(name)
+    def xDelete(self, name: str, syncdir: bool) -> None:  # noqa: N802
+        disk, own = located(name)
         disk.delete(own, sync=bool(syncdir))
 
-    def xAccess(self, name, flags):  # noqa: N802
-        disk, own = _located(name)
+    def xAccess(self, name: str, flags: int) -> bool:  # noqa: N802
+        disk, own = located(name)
         return disk.exists(own)
 
-    def xFullPathname(self, name):  # noqa: N802
+    def xFullPathname(self, name: str) -> str:  # noqa: N802
         return name
 
-    def xCurrentTimeInt64(self):  # noqa: N802
+    def xCurrentTimeInt64(self) -> int:  # noqa: N802
         return NOW
 
-    def xCurrentTime(self):  # noqa: N802
+    def xCurrentTime(self) -> float:  # noqa: N802
         return NOW / 86_400_000
 
-    def xSleep(self, microseconds):  # noqa: N802
+    def xSleep(self, microseconds: int) -> int:  # noqa: N802
         return microseconds
 
 
@@ -434,11 +433,12 @@ class _Seeding(apsw.VFS):
         self._rng = rng
         super().__init__(f"{VFS_NAME}-seeding", base="", makedefault=True)
 
-    def xRandomness(self, amount):  # noqa: N802
+    def xRandomness(self, amount: int) -> bytes:  # noqa: N802
         return self._rng.randbytes(amount)
 
 
-def _located(path: str) -> tuple[SimulatedDisk, str]:
+def located(path: str) -> tuple[SimulatedDisk, str]:
+    """Return the disk and the name of the file that SQLite calls so."""
     _, number, name = path.split("/", 2)
     return _disks[int(number)], name
 
