@@ -1,7 +1,10 @@
-"""Checks that hold an implementation to its contract, and a clock for virtual time. They need no test framework.
+"""Checks that hold implementations to their contracts, a simulator, a clock for virtual time; no test framework.
 
 Each check takes a factory, tries every promise of the contract on things the factory opens, and raises
 `ContractViolation` for the first promise that is broken. The implementations of this project pass the very same checks.
+
+`simulate` runs a program of yours, a `Program`, from seeds, with crashes, power cuts and much else; `crash_everywhere`
+kills it at every write. Is your sink really safe to repeat?
 """
 
 from naviscope_ingest.errors import ContractViolation
@@ -11,13 +14,31 @@ from naviscope_ingest.testing.deferred_store import check_deferred_store
 from naviscope_ingest.testing.deliveries import make_delivery
 from naviscope_ingest.testing.executor import check_executor
 from naviscope_ingest.testing.pipeline_bus import check_pipeline_bus
+from naviscope_ingest.testing.simulation import (
+    FAULTS,
+    CrashReport,
+    Program,
+    SimulationFailed,
+    SimulationReport,
+    World,
+    crash_everywhere,
+    simulate,
+)
 
 __all__ = [
+    "FAULTS",
     "ContractViolation",
+    "CrashReport",
+    "Program",
+    "SimulationFailed",
+    "SimulationReport",
     "TrioClock",
+    "World",
     "check_commit_sink",
     "check_deferred_store",
     "check_executor",
     "check_pipeline_bus",
+    "crash_everywhere",
     "make_delivery",
+    "simulate",
 ]

@@ -405,12 +405,12 @@ class _Vfs(apsw.VFS):
         flags[1] = flags[0]
         return disk.open(own, flags[0])
 
-    def xDelete(self, name: str, syncdir: bool) -> None:  # noqa: N802
-        disk, own = located(name)
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
+        disk, own = located(filename)
         disk.delete(own, sync=bool(syncdir))
 
-    def xAccess(self, name: str, flags: int) -> bool:  # noqa: N802
-        disk, own = located(name)
+    def xAccess(self, pathname: str, flags: int) -> bool:  # noqa: N802
+        disk, own = located(pathname)
         return disk.exists(own)
 
     def xFullPathname(self, name: str) -> str:  # noqa: N802
@@ -433,8 +433,8 @@ class _Seeding(apsw.VFS):
         self._rng = rng
         super().__init__(f"{VFS_NAME}-seeding", base="", makedefault=True)
 
-    def xRandomness(self, amount: int) -> bytes:  # noqa: N802
-        return self._rng.randbytes(amount)
+    def xRandomness(self, numbytes: int) -> bytes:  # noqa: N802
+        return self._rng.randbytes(numbytes)
 
 
 def located(path: str) -> tuple[SimulatedDisk, str]:
