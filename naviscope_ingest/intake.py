@@ -6,7 +6,7 @@ import itertools
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
 
 import trio
 
@@ -32,9 +32,14 @@ Messages: TypeAlias = "Iterable[Message[P]] | AsyncIterable[Message[P]] | Messag
 
 _MOST_CONFLICTS = 1_000
 
+_USUAL: Final = EpochOptions()
+_USUAL_GIVEN: Final = (_USUAL.if_exists, _USUAL.deadline, _USUAL.on_unresolved, _USUAL.retain)
+
 
 class Epoch(Generic[P]):
     """An open, sealed or completed epoch. Any number of handles may stand for the same one."""
+
+    __slots__ = ("__weakref__", "_intake", "_page")
 
     def __init__(self, intake: IntakeHandle[P], page: EpochPage) -> None:
         self._intake = intake
@@ -162,7 +167,10 @@ class IntakeHandle(Generic[P]):
             EpochExists: the name is taken and `if_exists="refuse"`.
             RuntimeStopped: the runtime takes no more work.
         """
-        options = EpochOptions(if_exists, deadline, on_unresolved, retain, weight)
+        given = (if_exists, deadline, on_unresolved, retain)
+        # Thousands of epochs may be kept, nearly all of them with the usual options: one object serves them all.
+        is_usual = given == _USUAL_GIVEN and type(weight) is int and weight == 1
+        options = _USUAL if is_usual else EpochOptions(*given, weight)
         if cap is not None:
             check_count("new_epoch(cap", cap)
         if when_full is not None:
@@ -413,7 +421,7 @@ class IntakeHandle(Generic[P]):
             return explain_message(core, node)
         if message_id in tracker.done:
             return MessageExplanation.committed(message_id, page.key.name)
-        if message_id in page.dropped_ids:
+        if message_id in (page.dropped_ids or ()):
             return MessageExplanation.dropped(message_id, page.key.name)
         raise UnknownMessage(page.key.name, message_id)
 

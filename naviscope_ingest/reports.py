@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
 from attrs import fields, frozen
 
 from naviscope_ingest.errors import EpochFailed
@@ -84,14 +83,13 @@ class EpochReport:
 
     def encode(self) -> bytes:
         """Return it as a store keeps it."""
-        failures = [(each.message_id, each.end, each.error, tuple(each.causes)) for each in self.failures]
-        return _ENCODER.encode({**dict(zip(_NAMES, _values(self), strict=True)), "failures": failures}).encode()
+        return _encode(self)
 
     @classmethod
     def decode(cls, encoded: bytes) -> EpochReport:
         """Return a report that a store has kept."""
-        kept = json.loads(encoded)
-        failures = tuple(Failure(*failure) for failure in kept["failures"])
+        kept = msgspec.json.decode(encoded)
+        failures = tuple(_failure_of(each) for each in kept["failures"])
         return cls(failures=failures, **{name: kept[name] for name in _NAMES if name in kept})
 
     def raise_for_failures(self) -> EpochReport:
@@ -106,8 +104,12 @@ class EpochReport:
 
 
 _NAMES: Final = tuple(each.name for each in fields(EpochReport) if each.name != "failures")
-_values: Final = attrgetter(*_NAMES)
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _failure_of(kept: Mapping[str, Any] | Sequence[Any]) -> Failure:
+    """Return a failure as it was kept; until format 3 that was a list of its values."""
+    return Failure(**kept) if isinstance(kept, Mapping) else Failure(*kept)
 
 
 @frozen

@@ -494,6 +494,8 @@ class Core:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, freed, is_recovering = transitions.now, graph.freed, graph.is_recovering
         last: EpochTracker | None = None
+        # Of the last epoch: how many committed, and how many of those in the quick way. Counted where it changes.
+        count = quick = 0
         for node in committed:
             if node.state is ENDED:
                 continue
@@ -501,8 +503,14 @@ class Core:
             epoch, message = node.epoch, node.message
             if epoch is not last:
                 if last is not None:
+                    last.unfinished -= quick
+                    last.ends["committed"] += count
+                    transitions.ended += quick
                     transitions.touch(last)
+                    count = quick = 0
                 last = epoch
+                done, live = epoch.done, epoch.live
+            count += 1
             if (
                 node.state is COMMITTING
                 and node.rare is None
@@ -512,14 +520,12 @@ class Core:
             ):
                 # What `retire` would do for a message that is in nothing else. Nobody asks since when it has committed.
                 node.state = ENDED
-                epoch.unfinished -= 1
-                transitions.ended += 1
+                quick += 1
             else:
                 transitions.retire(node)
             node.end = "committed"
-            del epoch.live[message.id]
-            epoch.done[message.id] = None
-            epoch.ends["committed"] += 1
+            del live[message.id]
+            done[message.id] = None
             child = node.first
             if child is not None:
                 child.missing = missing = child.missing - 1
@@ -545,10 +551,15 @@ class Core:
                 graph.committed(node.waiters)
         if transitions.schedule.slots:
             transitions.schedule.free_all(node.seq for node in committed)
-        if self._outlines is not None and last is not None and len(last.done) > _RECENT:
+        if last is None:
+            return
+        last.unfinished -= quick
+        last.ends["committed"] += count
+        transitions.ended += quick
+        if self._outlines is not None and len(last.done) > _RECENT:
             assert isinstance(last.done, CommittedIds)
             last.done.fold(_RECENT - _FOLDED)
-        if last is not None and (last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet):
+        if last.barriers or last.unfinished <= last.waiting or last.number in transitions.quiet:
             transitions.touch(last)
 
     def _keep_values(self, values: Mapping[Seq, bytes]) -> None:
@@ -717,15 +728,19 @@ class Core:
 
     # Time
 
-    def advance(self, now: float) -> None:
-        """Learn what time it is: let due timers act, then look for what nothing alive can release."""
+    def advance(self, now: float) -> bool:
+        """Learn what time it is: let due timers act, then look for what nothing alive can release.
+
+        Returns:
+            Whether `drain` has something to return.
+        """
         transitions = self._transitions
         transitions.now = max(transitions.now, now)
         if transitions.timers:
             while (timer := transitions.timers.pop_due(transitions.now)) is not None:
                 self._fire(timer)
                 transitions.settle()
-        self.look()
+        return self.look()
 
     def look(self) -> bool:
         """Look for what nothing alive can release; return whether `drain` has something to return."""

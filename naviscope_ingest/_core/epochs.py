@@ -48,8 +48,8 @@ class EpochTracker:
         barriers: by kind, those that somebody waited for.
         kinds: unfinished messages by kind; counted from the first barrier on.
         expected: the kinds of such parents, and how many there are.
-        waiters: terms that wait for the whole epoch.
-        doomed: messages that nothing alive can release, as far as the last look found.
+        waiters: terms that wait for the whole epoch; made by the first.
+        doomed: messages that nothing alive can release, as far as the last look found; None for none.
         is_freed: whether ids and ends are gone: it completed, and nothing in it can be replayed.
     """
 
@@ -116,8 +116,8 @@ class EpochTracker:
         self.barriers: dict[str, Barrier] = {}
         self.kinds: dict[str, int] | None = None
         self.expected: dict[str, int] = {}
-        self.waiters: list[Term] = []
-        self.doomed: list[Node] = []
+        self.waiters: list[Term] | None = None
+        self.doomed: list[Node] | None = None
         self.is_freed = False
         # What an earlier process found at completion: the messages themselves may be gone.
         self._succeeded_before = succeeded
@@ -206,18 +206,22 @@ class EpochTracker:
     def free(self) -> None:
         """Let go of ids, ends, values and barriers. What the whole epoch came to stays known."""
         self.is_freed = True
-        self.live.clear()
+        # New ones: the interpreter looks through a dictionary for garbage from the first node that it held, for good.
+        self.live = {}
         self.done = {}
         self.values = {}
         self.barriers = {}
+        self.doomed = None
         self.kinds = None
 
     def pardon(self, except_for: Collection[Seq] = ()) -> None:
         """Forget that messages were doomed: something moves again."""
+        if not self.doomed:
+            return
         for node in self.doomed:
             if node.seq not in except_for:
                 node.more().doomed_since = None
-        self.doomed = [node for node in self.doomed if node.seq in except_for]
+        self.doomed = [node for node in self.doomed if node.seq in except_for] or None
 
     def has_kind(self, kind: str) -> bool:
         """Tell whether a message of a kind is unfinished. Only kinds that somebody waits for are counted."""

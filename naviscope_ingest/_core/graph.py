@@ -196,6 +196,8 @@ class Graph:
         if target is None:
             self._unnamed.setdefault(wanted.name, []).append(term)
             return None
+        if target.waiters is None:
+            target.waiters = []
         target.waiters.append(term)
         return target.status
 
@@ -273,7 +275,7 @@ class Graph:
 
     def epoch_changed(self, epoch: EpochTracker) -> None:
         """Tell those who wait for an epoch, or for ids it never got, that it completed or is being repaired."""
-        for term in epoch.waiters:
+        for term in epoch.waiters or ():
             self._tell(term, epoch.status)
         for ghost in epoch.ghosts.values():
             for term in _terms(ghost.waiters):

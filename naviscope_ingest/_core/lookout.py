@@ -80,6 +80,8 @@ class Lookout:
             rare = node.more()
             if rare.doomed_since is None:
                 rare.doomed_since = self._transitions.now
+                if node.epoch.doomed is None:
+                    node.epoch.doomed = []
                 node.epoch.doomed.append(node)
 
     def _note_blocked(self, blocked: Sequence[EpochTracker]) -> None:

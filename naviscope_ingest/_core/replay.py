@@ -30,7 +30,7 @@ def closure(roots: Iterable[Node]) -> list[Node]:
         waiters: list[Any] = list(node.all_waiters())
         if node.epoch.number not in epochs:
             epochs[node.epoch.number] = None
-            waiters += node.epoch.waiters
+            waiters += node.epoch.waiters or ()
         for waiter in waiters:
             child: Node = waiter.case.node if isinstance(waiter, Term) else waiter
             if child.seq not in found and _follows(child, node):

@@ -93,7 +93,8 @@ class Door:
         if record.key.number not in self._core.epochs:
             self._core.open_epoch(record)
             self._meter.epoch(record.key, "opened")
-        await self._membership.notice()
+        if self._membership.waits:
+            await self._membership.notice()
         return page
 
     async def put(
@@ -132,7 +133,7 @@ class Door:
                 stored = self._store.put(page.key, messages)
             else:
                 stored = self._unique.put_unique(page.key, messages, unique_for)
-            receipt = await self._membership.ask(stored)
+            receipt = await (self._membership.ask(stored) if self._membership.waits else stored)
             self._tell_core(page, messages, receipt)
         finally:
             pressure.pending -= len(messages)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import trio
-from attrs import define, field
+from attrs import define
 
 from naviscope_ingest._core import Core, Decided, EpochTracker
 from naviscope_ingest.admission import WhenFull
@@ -30,12 +30,12 @@ class EpochPage:
     Attributes:
         key: its number and name.
         opened_at, sealed_at, completed_at: wall-clock times.
-        failures: the first messages that ended badly.
+        failures: the first messages that ended badly, if any did.
         revision: how often it had completed again before this process began.
         last: the report of its completion, once the core has let go of it.
         when_full: what a submit to it does while intake is slow, if that differs from the rest.
         dropped: how many messages were left out.
-        dropped_ids: the last of those.
+        dropped_ids: the last of those, if there are any.
         submits: submits that are under way; sealing waits for them.
         news: set, and made anew, whenever the epoch changes state; made by the first who waits.
     """
@@ -44,13 +44,13 @@ class EpochPage:
     opened_at: float | None = None
     sealed_at: float | None = None
     completed_at: float | None = None
-    failures: list[Failure] = field(factory=list)
+    failures: list[Failure] | None = None
     revision: int = 0
     last: EpochReport | None = None
     submits: int = 0
     when_full: WhenFull | None = None
     dropped: int = 0
-    dropped_ids: dict[str, None] = field(factory=dict)
+    dropped_ids: dict[str, None] | None = None
     news: trio.Event | None = None
 
     def restore(self, report: EpochReport, state: EpochState) -> None:
@@ -68,11 +68,13 @@ class EpochPage:
 
     def drop(self, message_ids: Iterable[str]) -> None:
         """Note messages that were left out."""
+        known = self.dropped_ids or {}
         for each in message_ids:
             self.dropped += 1
-            self.dropped_ids[each] = None
-        while len(self.dropped_ids) > _MOST_DROPPED:
-            del self.dropped_ids[next(iter(self.dropped_ids))]
+            known[each] = None
+        while len(known) > _MOST_DROPPED:
+            del known[next(iter(known))]
+        self.dropped_ids = known
 
     def tell(self) -> None:
         """Wake those who wait."""
@@ -131,7 +133,11 @@ class EpochBook:
     def fail(self, number: int, message_id: str, end: BadEnd, error: str, causes: Sequence[str]) -> None:
         """Note a message that ended badly. Skipped ones are no failures."""
         page = self._pages.get(number)
-        if page is not None and end != "skipped" and len(page.failures) < self._max_failures:
+        if page is None or end == "skipped":
+            return
+        if page.failures is None:
+            page.failures = []
+        if len(page.failures) < self._max_failures:
             page.failures.append(Failure(message_id, end, error, causes))
 
     def note(self, decided: Decided) -> None:
@@ -158,6 +164,7 @@ class EpochBook:
         """Note that an epoch completed, and let the core forget what nobody can ask for any more."""
         page = self._pages[tracker.number]
         page.last = report
+        page.failures = None
         self._core.free_epoch(tracker.number)
         self._keep_for_now(tracker.number)
         page.tell()
@@ -204,9 +211,9 @@ class EpochBook:
 
     def _report(self, page: EpochPage, tracker: EpochTracker) -> EpochReport:
         ends, revision = tracker.ends, page.revision + tracker.revision
-        failures = page.failures
+        failures: Iterable[Failure] = page.failures or ()
         if revision or tracker.state == "repairing":
-            failures = list(islice(self._failures(tracker), self._max_failures))
+            failures = islice(self._failures(tracker), self._max_failures)
         return EpochReport(
             name=page.key.name,
             number=page.key.number,

@@ -73,6 +73,7 @@ class Kernel:
     ) -> None:
         self.store = store
         self.clock = clock
+        self._wall = clock.wall
         self.core = Core(
             derives=config.derives,
             on_unresolved=config.on_unresolved,
@@ -430,19 +431,19 @@ class Kernel:
 
     async def _mark(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> None:
         """Mark an epoch in the store, which seals it, and wait until the core knows of everything that came before."""
-
-        async def mark_and_wait() -> EpochRecord:
-            record = await self.store.mark_epoch(page.key, mark)
-            while page.submits:
-                await page.changed()
-            return record
-
-        record = await self._membership.ask(mark_and_wait())
+        marking = self._mark_and_wait(page, mark)
+        record = await (self._membership.ask(marking) if self._membership.waits else marking)
         tracker = self.core.epochs.get(page.key.number)
         if tracker is not None and tracker.state == "open":
             page.sealed_at = record.sealed_at
             self._pressure.wake_all()
             self._meter.epoch(page.key, "sealed")
+
+    async def _mark_and_wait(self, page: EpochPage, mark: Literal["seal", "cancel"]) -> EpochRecord:
+        record = await self.store.mark_epoch(page.key, mark)
+        while page.submits:
+            await page.changed()
+        return record
 
     async def cancel_epoch(self, page: EpochPage) -> None:
         """Cancel what has not ended in an epoch."""
@@ -472,7 +473,8 @@ class Kernel:
         self.check_running()
         await self._membership.ask(self.store.forget_ready([name]))
         self.core.forget_resource(name)
-        await self._membership.notice()
+        if self._membership.waits:
+            await self._membership.notice()
 
     async def replay(self, repairs: Sequence[Repair]) -> dict[Seq, int]:
         """Start a new run of dead letters; return how many messages each brought back."""
@@ -497,13 +499,13 @@ class Kernel:
 
     async def _follow_up(self, *, until_done: bool = False) -> None:
         """Let the core look around after something changed, and see to what it decides."""
-        self.core.advance(self.clock.wall())
-        if self.core.has_decided:
+        if self.core.advance(self._wall()):
             await self._decider.carry_out()
         if until_done:
             await self._decider.until_done()
         self._wake()
-        await self._membership.notice()
+        if self._membership.waits:
+            await self._membership.notice()
 
     # Time
 

@@ -35,6 +35,8 @@ class Membership:
 
     Attributes:
         lease: claims messages.
+        waits: whether answers come later than the deed. A store in memory answers in the step in which it acts: there
+            is nothing to shield, and a scope costs as much as settling.
         write: settles, even if we are being cancelled: the sink has applied it, or the core has decided it.
         lease_nowait: claims messages from a store that answers at once; None for one that does not.
         commit_nowait: settles messages that bring nothing in such a store.
@@ -52,9 +54,7 @@ class Membership:
         self.store = store
         self._name = name
         self._session: Session | None = None
-        # A store in memory answers in the step in which it acts: there is nothing to shield, and a scope costs as much
-        # as settling.
-        self._waits = store.info.durability != "none"
+        self.waits = store.info.durability != "none"
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ class Membership:
     async def _under(self, session: Session) -> AsyncIterator[None]:
         self._session = session
         self.lease = partial(self.store.pop_ready, session)
-        self.write = self._write if self._waits else partial(self.store.settle, session)
+        self.write = self._write if self.waits else partial(self.store.settle, session)
         try:
             yield
         finally:
@@ -103,7 +103,7 @@ class Membership:
 
         Cancelled on its way back, a call has happened and nobody knows: the core would never learn of it.
         """
-        if not self._waits:
+        if not self.waits:
             return await call
         try:
             await trio.lowlevel.checkpoint()
@@ -113,9 +113,11 @@ class Membership:
         return await _whole(call)
 
     async def notice(self) -> None:
-        """Notice a cancellation that came while the store was asked, now that the core knows the answer."""
-        if self._waits:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        """Notice a cancellation that came while the store was asked, now that the core knows the answer.
+
+        Not of interest where nobody `waits`.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
 
 
 def _means_both(store: type) -> bool:

@@ -97,7 +97,8 @@ class Pressure:
 
     def wake_all(self) -> None:
         """Let everybody who waits look again: an epoch was sealed, or the runtime stops."""
-        self._lot.unpark_all()
+        if self._lot:
+            self._lot.unpark_all()
 
     async def wait(self) -> None:
         """Wait until there may be room."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -29,12 +29,12 @@ class MemorySink(Generic[Op]):
     def __init__(self) -> None:
         self.commits = 0
         self._ops: list[Op] = []
-        self._places: dict[str, int] = {}
-        self._epochs: list[EpochKey] = []
+        # Where the ops of each entry end, by task key in commit order.
+        self._ends: dict[str, int] = {}
         self._ids: list[str] = []
         self._kinds: list[str] = []
-        # Where the ops of each entry end.
-        self._ends: list[int] = []
+        # The epochs, each with the place of the first entry from which on it is the one.
+        self._epochs: list[tuple[int, EpochKey]] = []
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -44,17 +44,17 @@ class MemorySink(Generic[Op]):
     @property
     def entries(self) -> Sequence[Entry[Op]]:
         """Every entry, in commit order."""
-        return [self._entry(key, place) for key, place in self._places.items()]
+        return list(self._entries())
 
     @property
     def by_task_key(self) -> Mapping[str, Entry[Op]]:
         """Every entry by its task key, in commit order."""
-        return MappingProxyType({key: self._entry(key, place) for key, place in self._places.items()})
+        return MappingProxyType({entry.task_key: entry for entry in self._entries()})
 
     async def commit(self, batch: CommitBatch[Op]) -> None:
         """Keep every entry that is not known yet. Not a checkpoint: a runtime yields by itself."""
-        places, all_ops, ends = self._places, self._ops, self._ends
-        epochs, ids, kinds = self._epochs, self._ids, self._kinds
+        ends, all_ops, ids, kinds = self._ends, self._ops, self._ids, self._kinds
+        epoch = self._epochs[-1][1] if self._epochs else None
         # Ops may be any sequence of the user's; one that raises must do so before anything is kept.
         entries = batch.entries
         for entry in entries:
@@ -63,16 +63,20 @@ class MemorySink(Generic[Op]):
                 break
         for entry in entries:
             key = entry.task_key
-            if key not in places:
-                places[key] = len(places)
+            if key not in ends:
                 all_ops += entry.ops
-                ends.append(len(all_ops))
-                epochs.append(entry.epoch)
+                ends[key] = len(all_ops)
+                if entry.epoch is not epoch:
+                    epoch = entry.epoch
+                    self._epochs.append((len(ids), epoch))
                 ids.append(entry.message_id)
                 kinds.append(entry.kind)
         self.commits += 1
 
-    def _entry(self, key: str, place: int) -> Entry[Op]:
-        start = self._ends[place - 1] if place else 0
-        ops = tuple(self._ops[start : self._ends[place]])
-        return Entry(key, self._epochs[place], self._ids[place], self._kinds[place], ops)
+    def _entries(self) -> Iterator[Entry[Op]]:
+        start, epoch_from = 0, dict(self._epochs)
+        for place, (key, end) in enumerate(self._ends.items()):
+            if place in epoch_from:
+                epoch = epoch_from[place]
+            yield Entry(key, epoch, self._ids[place], self._kinds[place], tuple(self._ops[start:end]))
+            start = end

@@ -114,6 +114,10 @@ def is_same_claim(one: Lease[Any], other: Lease[Any]) -> bool:
     return one is other or (one.token, one.run, one.attempt) == (other.token, other.run, other.attempt)
 
 
+_NOTHING: Final[dict[Any, Any]] = {}
+_NEVER: Final[list[tuple[Seq, float]]] = []
+
+
 @define(eq=False)
 class KeptEpoch:
     """An epoch with its messages.
@@ -143,7 +147,7 @@ class KeptEpoch:
     letters: int = 0
     is_freed: bool = False
     completed_at: float | None = None
-    _looked_at: Iterator[Seq] = field(factory=lambda: iter(()), init=False)
+    _looked_at: Iterator[Seq] | None = field(default=None, init=False)
 
     @property
     def key(self) -> EpochKey:
@@ -172,7 +176,7 @@ class KeptEpoch:
         messages = self.messages
         if len(messages) - self.unfinished - len(self.failed) <= whole:
             return
-        looked_at = [*islice(self._looked_at, count)]
+        looked_at = [*islice(self._looked_at or (), count)]
         if not looked_at:
             # All were looked at. Some have committed since: the next round meets them.
             self._looked_at = iter([*messages])
@@ -196,9 +200,10 @@ class KeptEpoch:
     def free(self) -> None:
         """Let go of messages, ids, values and resources. The record stays."""
         self.is_freed = True
-        self._looked_at = iter(())
-        for each in (self.ids, self.messages, self.times, self.values, self.failed, self.scope):
-            each.clear()
+        self._looked_at = None
+        # Nothing comes in any more. One empty thing of each sort for all epochs, since thousands of them may be kept.
+        self.ids = self.messages = self.values = self.failed = self.scope = _NOTHING
+        self.times = _NEVER
 
     def accepted(self) -> Iterator[Accepted[Any]]:
         """Yield every message, in order of acceptance, a bounded number in each fact. Of some only the id is left."""

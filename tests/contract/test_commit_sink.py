@@ -130,7 +130,7 @@ class AppliesAgain(PickySink):
     promise = "a_repeated_batch_changes_nothing"
 
     async def commit(self, batch):
-        self._places.clear()
+        self._ends.clear()
         await super().commit(batch)
 
 
@@ -144,7 +144,7 @@ class KnowsBatchesOnly(PickySink):
     async def commit(self, batch):
         keys = tuple(entry.task_key for entry in batch.entries)
         if keys not in self.batches:
-            self._places.clear()
+            self._ends.clear()
             await super().commit(batch)
             self.batches.add(keys)
 
@@ -154,7 +154,7 @@ class KnowsOpsOnly(PickySink):
 
     async def commit(self, batch):
         fresh = [evolve(each, ops=[op for op in each.ops if op not in self.ops]) for each in batch.entries]
-        self._places.clear()
+        self._ends.clear()
         await super().commit(evolve(batch, entries=fresh))
 
 

@@ -81,7 +81,7 @@ async def test_a_timeout_comes_after_the_work_was_done(what, runs):
 async def test_a_sink_that_forgets_what_it_knows_is_found_by_timeouts():
     class Forgetful(MemorySink):
         async def commit(self, batch):
-            self._places.clear()
+            self._ends.clear()
             await super().commit(batch)
 
     async with started(sink=Forgetful(), **with_faults("sink:0.5:timeout")) as world:
