@@ -415,10 +415,10 @@ class IntakeHandle(Generic[P]):
         core = self._kernel.core
         tracker = core.epochs[page.key.number]
         if message_id is None:
-            return explain_epoch(core, tracker)
+            return explain_epoch(core, tracker, self._kernel.whereabouts())
         node = tracker.live.get(message_id)
         if node is not None:
-            return explain_message(core, node)
+            return explain_message(core, node, self._kernel.whereabouts())
         if message_id in tracker.done:
             return MessageExplanation.committed(message_id, page.key.name)
         if message_id in (page.dropped_ids or ()):

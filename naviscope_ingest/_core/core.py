@@ -88,6 +88,8 @@ class Core:
         self._max_deferrals = max_deferrals
         self._outlines = Outlines() if keeps_outlines else None
         self.control = Control(self._transitions, self._outlines)
+        # Messages that a recovery finds started, whatever is known of their dependencies so far.
+        self._begun: dict[Seq, Node] = {}
         # Why the sink is not called now, and until when; empty if it is.
         self.sink_hold: tuple[str, float | None] = ("", None)
         # Shared with the transitions, which change them; here they are read on every call.
@@ -124,6 +126,11 @@ class Core:
         if timer is None or look is None:
             return look if timer is None else timer
         return min(timer, look)
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether there is such a time at all; quicker to say."""
+        return self._transitions.timers.count > 0 or self._lookout.due is not None
 
     @property
     def size(self) -> int:
@@ -409,6 +416,8 @@ class Core:
                 # Only the fact of another leader says so: it knew more than was folded here so far.
                 self._graph.close_case(node)
                 node.epoch.waiting -= 1
+                if self._graph.is_recovering:
+                    self._begun[node.seq] = node
             transitions.undelay(node)
             node.state = State.RUNNING
             node.since = transitions.now
@@ -793,6 +802,9 @@ class Core:
     def end_recovery(self) -> None:
         """Decide by the facts that were told."""
         self._graph.is_recovering = False
+        for node in self._begun.values():
+            self._tell_passed(node)
+        self._begun.clear()
         for epoch in self.epochs.values():
             if epoch.is_completed:
                 self._graph.epoch_changed(epoch)
@@ -800,6 +812,18 @@ class Core:
                 self._transitions.condemn(epoch, epoch.verdict, "the epoch had been ended before")
             self._transitions.touch(epoch)
         self._transitions.settle()
+
+    def _tell_passed(self, node: Node) -> None:
+        """Find out again what a message was let past before it was started, now that all facts are known."""
+        if node.state is ENDED:
+            return
+        # What it waits for now, after a deferral, is another matter.
+        waits_for = () if node.case is None else [root.dependency for root in node.case.roots]
+        depends_on = (*node.message.depends_on, *(node.rare.added if node.rare is not None else ()))
+        unmet = self._graph.passed(node, [each for each in depends_on if each not in waits_for])
+        if unmet:
+            node.more().unmet = unmet
+            self._graph.hands_over = True
 
     def resume(self, seq: Seq, run: int) -> None:
         """Learn that one ended message was replayed, without its closure: each message has its own fact."""

@@ -7,7 +7,7 @@ explanation cannot disagree with what the core does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -19,7 +19,15 @@ from naviscope_ingest._core.nodes import Ghost, Node, State
 from naviscope_ingest._core.terms import Case, Group, Term
 from naviscope_spi import Dependency, End, OnBarrier, OnEpoch, OnResource, Seq
 
-__all__ = ["EpochExplanation", "MessageExplanation", "Reason", "ReasonKind", "explain_epoch", "explain_message"]
+__all__ = [
+    "EpochExplanation",
+    "MessageExplanation",
+    "Reason",
+    "ReasonKind",
+    "Whereabouts",
+    "explain_epoch",
+    "explain_message",
+]
 
 ReasonKind: TypeAlias = Literal[
     "dependency",
@@ -41,6 +49,10 @@ ReasonKind: TypeAlias = Literal[
     "unsealed",
 ]
 
+Whereabouts: TypeAlias = Literal["claimed", "answered"]
+"""Where a started message is that no executor runs at the moment: before that, or after it."""
+
+_NOWHERE: Mapping[Seq, Whereabouts] = {}
 _SHOWN = 20
 """How many reasons and dependents are listed; the rest is counted."""
 
@@ -132,9 +144,15 @@ class EpochExplanation:
     examples: Sequence[MessageExplanation]
 
 
-def explain_message(core: Core, node: Node) -> MessageExplanation:
-    """Say why a message has not ended."""
-    reasons = _Reasons(core).of(node)
+def explain_message(core: Core, node: Node, whereabouts: Mapping[Seq, Whereabouts] = _NOWHERE) -> MessageExplanation:
+    """Say why a message has not ended.
+
+    Args:
+        core: where it lives.
+        node: the message.
+        whereabouts: the started messages that no executor runs at the moment.
+    """
+    reasons = _Reasons(core, whereabouts).of(node)
     waiting = list(dict.fromkeys((child.id, child.epoch.name) for child in _children(node)))
     return MessageExplanation(
         seq=node.seq,
@@ -150,16 +168,23 @@ def explain_message(core: Core, node: Node) -> MessageExplanation:
     )
 
 
-def explain_epoch(core: Core, epoch: EpochTracker, *, looked_at: int = 10_000) -> EpochExplanation:
+def explain_epoch(
+    core: Core,
+    epoch: EpochTracker,
+    whereabouts: Mapping[Seq, Whereabouts] = _NOWHERE,
+    *,
+    looked_at: int = 10_000,
+) -> EpochExplanation:
     """Say why an epoch has not completed.
 
     Args:
         core: where it lives.
         epoch: the epoch.
+        whereabouts: the started messages that no executor runs at the moment.
         looked_at: how many of its messages are asked; the rest is only counted.
     """
     asked = list(islice(epoch.pending(), looked_at))
-    reasons = _Reasons(core)
+    reasons = _Reasons(core, whereabouts)
     found: Counter[str] = Counter()
     if not epoch.is_sealed:
         found["the epoch is not sealed: more messages may come"] = 1
@@ -174,7 +199,7 @@ def explain_epoch(core: Core, epoch: EpochTracker, *, looked_at: int = 10_000) -
         is_blocked=epoch.is_blocked,
         counts=epoch.counts(),
         reasons=found.most_common(_SHOWN),
-        examples=[explain_message(core, node) for node in asked[:_SHOWN]],
+        examples=[explain_message(core, node, whereabouts) for node in asked[:_SHOWN]],
     )
 
 
@@ -193,8 +218,9 @@ def _general(reason: Reason) -> str:
 class _Reasons:
     """Finds what holds a message."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, whereabouts: Mapping[Seq, Whereabouts]) -> None:
         self._core = core
+        self._whereabouts = whereabouts
         self._graph = core.graph
 
     def of(self, node: Node) -> list[Reason]:
@@ -205,13 +231,23 @@ class _Reasons:
         if node.state is State.READY:
             return list(self._ready(node))
         if node.state is State.RUNNING:
-            return [Reason("running", "its executor runs", "the executor answers")]
+            return [self._running(node)]
         if node.state is State.COMMITTING:
             return [self._committing()]
         rare = node.rare
         text = f"it ended {node.end}: {rare.reason if rare is not None else ''}".rstrip(": ")
         is_letter = node.end in ("dead", "expired") and not (rare is not None and rare.discarded)
         return [Reason("ended", text, "intake.dead_letters shows its dead letter, and replays it" if is_letter else "")]
+
+    def _running(self, node: Node) -> Reason:
+        where = self._whereabouts.get(node.seq)
+        if where == "claimed":
+            return Reason("queue", "it is claimed and waits for a worker", "a worker is free")
+        if where is None:
+            return Reason("running", "its executor runs", "the executor answers")
+        if self._core.sink_hold[0]:
+            return self._committing()
+        return Reason("committing", "its executor has answered", "the next batch is committed")
 
     def _committing(self) -> Reason:
         trouble, until = self._core.sink_hold

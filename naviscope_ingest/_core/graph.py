@@ -322,6 +322,23 @@ class Graph:
         """Return the dependencies that were passed although they are not satisfied."""
         return [root.dependency for root in case.roots if root.word == "run" and root.status != GO]
 
+    def passed(self, node: Node, depends_on: Iterable[str | Dependency]) -> list[str | Dependency]:
+        """Return which dependencies of a message that has been started before are not satisfied: it was let past them.
+
+        A barrier counts as satisfied: that it had opened is not recorded, and nothing but time lets anybody past it.
+        """
+        passing = Case(node, node.since)
+        found: list[str | Dependency] = []
+        for dependency in depends_on:
+            if _names_barrier(dependency):
+                continue
+            root = self._grow(passing, dependency, None)
+            if root.status != GO:
+                found.append(dependency)
+            if isinstance(dependency, OnResource) and root.status is None:
+                self.resources.leave(root, dependency)
+        return found
+
     def target(self, term: Term) -> Node | EpochTracker | None:
         """Return the message or epoch a leaf waits for; None if it is unknown, or no such thing."""
         dependency, epoch = term.dependency, term.case.node.epoch
@@ -434,6 +451,12 @@ class Graph:
 
 def _terms(waiters: Iterable[Waiter]) -> Iterator[Term]:
     return (waiter for waiter in waiters if isinstance(waiter, Term))
+
+
+def _names_barrier(dependency: str | Dependency) -> bool:
+    if isinstance(dependency, AnyOf):
+        return any(map(_names_barrier, dependency.members))
+    return isinstance(dependency, OnBarrier)
 
 
 def root_of(term: Term) -> Term:

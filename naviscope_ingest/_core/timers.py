@@ -69,16 +69,20 @@ class _Block:
 
 
 class Timers:
-    """Every time that is waited for."""
+    """Every time that is waited for.
+
+    Attributes:
+        count: how many there are. Callers on the hot path ask whether there is any.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         # The last timer of each block, to find the block by.
         self._lasts: list[tuple[float, int]] = []
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def next_due(self) -> float | None:
@@ -96,7 +100,7 @@ class Timers:
         place = block.place(when, who)
         block.whens.insert(place, when)
         block.who.insert(place, who)
-        self._count += 1
+        self.count += 1
         if len(block.who) > _BLOCK:
             half = _BLOCK // 2
             self._blocks.insert(at + 1, _Block(block.whens[half:], block.who[half:]))
@@ -127,7 +131,7 @@ class Timers:
     def _remove(self, at: int, place: int) -> None:
         block = self._blocks[at]
         del block.whens[place], block.who[place]
-        self._count -= 1
+        self.count -= 1
         if block.who:
             self._lasts[at] = (block.whens[-1], block.who[-1])
         else:

@@ -55,6 +55,7 @@ class Committer:
         clock: where time comes from.
         carry_out: sees to what the core decides.
         fail: called before work is handed back by an error that stops the runtime.
+        set_alarm: sees that somebody looks when the next time has come.
 
     Attributes:
         is_busy: whether a batch is being committed.
@@ -81,6 +82,7 @@ class Committer:
         clock: Clock,
         carry_out: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
+        set_alarm: Callable[[], None],
     ) -> None:
         self.is_busy = False
         self.committed = 0
@@ -109,6 +111,7 @@ class Committer:
         self._wall = clock.wall
         self._carry_out = carry_out
         self._fail = fail
+        self._set_alarm = set_alarm
 
     async def commit_all(self) -> None:
         """Commit what executors have answered, batch by batch: hand each to the sink, then settle it.
@@ -171,6 +174,9 @@ class Committer:
                     await self._carry_out()
                 if batch.rest is not None and batch.rest.fatal is not None:
                     raise batch.rest.fatal
+                if core.may_be_due:
+                    # Whoever commits may be busy for long with what became ready, and nobody else need look before.
+                    self._set_alarm()
         finally:
             self.is_busy = False
 

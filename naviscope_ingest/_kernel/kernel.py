@@ -16,6 +16,7 @@ from typing import Any, Literal
 import trio
 
 from naviscope_ingest._core import Core
+from naviscope_ingest._core.explain import Whereabouts
 from naviscope_ingest._kernel.breakers import Breakers
 from naviscope_ingest._kernel.commits import SinkLine
 from naviscope_ingest._kernel.committer import Committer
@@ -195,6 +196,7 @@ class Kernel:
             clock=clock,
             carry_out=self._decider.carry_out,
             fail=self._fail,
+            set_alarm=self._set_alarm,
         )
         self.repairs = Repairs(self.core, self._membership, self.book, self._decider.alone)
         self.steering = Steering(
@@ -398,6 +400,10 @@ class Kernel:
             or schedule.has_ready()
             or schedule.has_parked()
         )
+
+    def whereabouts(self) -> dict[Seq, Whereabouts]:
+        """Return the messages in flight that no executor runs at the moment."""
+        return self._workers.whereabouts()
 
     def statistics(self) -> Statistics:
         """Count what is going on."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+import trio
 
 from naviscope_ingest._core import Core, Decided, Fold
 from naviscope_ingest._kernel.epochs import EpochBook
@@ -20,6 +23,7 @@ from naviscope_spi import (
     Ended,
     EpochMarked,
     EpochOpened,
+    Fact,
     FactBody,
     Leased,
     Prepared,
@@ -82,25 +86,34 @@ class Reconstruction:
         """
         self._started = told = self._clock.monotonic()
         facts = self._store.facts(None)
-        async for batch in facts:
+        while True:
+            batch = await self._next(facts)
+            if batch is None:
+                await facts.aclose()  # type: ignore[attr-defined]  # as below
+                raise RuntimeFailed(
+                    f"the start took longer than {self._timeout:g} seconds, after which {self._messages} messages were "
+                    "read: RuntimeConfig(start_timeout=...) allows for more"
+                )
             self._core.tell_time(self._clock.wall())
             for fact in batch:
                 self._take(fact.body)
             if isinstance(batch[-1].body, CaughtUp):
                 break
             now = self._clock.monotonic()
-            if now - self._started > self._timeout:
-                # Asked after each step: a deadline of trio would not wait for the thread of a store in virtual time.
-                await facts.aclose()  # type: ignore[attr-defined]  # as below
-                raise RuntimeFailed(
-                    f"the start took longer than {self._timeout:g} seconds, after which {self._messages} "
-                    "messages were read: RuntimeConfig(start_timeout=...) allows for more"
-                )
             if now - told >= _TELL_EVERY:
                 told = now
                 self._tell_progress()
         await facts.aclose()  # type: ignore[attr-defined]  # every async iterator of a store can be closed
         self._summary = self._summarise(is_over=True)
+
+    async def _next(self, facts: AsyncIterator[Sequence[Fact]]) -> Sequence[Fact] | None:
+        """Return the next facts; None if they do not come in time."""
+        assert self._started is not None
+        left = self._started + self._timeout - self._clock.monotonic()
+        if left > 0:
+            with trio.move_on_after(left):
+                return await anext(facts)
+        return None
 
     async def take_over(self, judge: Judge, workers: Workers) -> None:
         """Go on where the sessions stopped that were before."""

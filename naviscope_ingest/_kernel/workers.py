@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from naviscope_ingest._core import Core
+from naviscope_ingest._core.explain import Whereabouts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
@@ -150,6 +151,12 @@ class Workers:
     def have_work(self) -> bool:
         """Whether a worker that wakes up would find something to do."""
         return bool(self._work or self.outbox or self._has_ready())
+
+    def whereabouts(self) -> dict[Seq, Whereabouts]:
+        """Return the messages in flight that no executor runs at the moment."""
+        found: dict[Seq, Whereabouts] = {lease.seq: "claimed" for lease in self._work}
+        found.update((lease.seq, "answered") for lease, _ in self.outbox)
+        return found
 
     def wake(self) -> None:
         """Let one more worker look for work. It wakes the next one if it finds more than it can do."""

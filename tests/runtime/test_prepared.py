@@ -460,7 +460,8 @@ async def test_options_of_the_store_go_through_the_runtime(tmp_path):
             return Executed()
 
     url = f"sqlite:///{tmp_path / 'ingest.db'}"
-    async with IngestRuntime.open(url, executor=Idle(), commit_sink=MemorySink(), max_payload=100, retain=60) as intake:
+    options = {"max_payload": 100, "retain": 60, "runner": "inline"}
+    async with IngestRuntime.open(url, executor=Idle(), commit_sink=MemorySink(), **options) as intake:
         assert intake.runtime.store.retain == 60
         epoch = await intake.new_epoch("night")
         with pytest.raises(InvalidMessage, match="the payload of message 'a' has 200 bytes, and 100 are allowed"):

@@ -38,7 +38,7 @@ async def test_a_report_has_its_times_after_a_restart(tmp_path, autojump_clock):
         assert [report.sealed_at for report in reports] == [None, START + 2, START + 3]
 
 
-async def killed(folder, work, *messages, until):
+async def killed(folder, work, *messages, until, seals=False):
     """Run until something happened, and return the file as a process that is killed then leaves it."""
     path, left = folder / "a.db", folder / "killed.db"
     async with opened(path) as store:
@@ -46,6 +46,8 @@ async def killed(folder, work, *messages, until):
             async with started(work, store=store) as world:
                 epoch = await world.intake.new_epoch("job")
                 await epoch.submit(messages)
+                if seals:
+                    await epoch.seal()
                 await until.wait()
                 await trio.testing.wait_all_tasks_blocked()
                 for suffix in ("", "-wal"):

@@ -217,11 +217,12 @@ async def test_states_follow_each_other_only_as_they_may():
         runtime.pause()
 
 
-async def test_a_start_that_takes_too_long_fails():
+@pytest.mark.parametrize("seconds", [4, float("inf")], ids=["slow", "hanging"])
+async def test_a_start_that_takes_too_long_fails(seconds):
     class SlowStore(MemoryStore):
         async def facts(self, after):
             while True:
-                await trio.sleep(4)
+                await trio.sleep(seconds)
                 yield [Fact(Position(0), ResourceForgotten("x"))]
 
     components = RuntimeComponents(executor=Playing(naps(0)), commit_sink=MemorySink(), store=SlowStore())
@@ -230,3 +231,4 @@ async def test_a_start_that_takes_too_long_fails():
         async with runtime.running():
             pass
     assert runtime.state == "failed"
+    assert trio.current_time() <= 12

@@ -7,10 +7,12 @@ import trio
 
 from naviscope_ingest import (
     Deferred,
+    Dependency,
     Executed,
     Fatal,
     Message,
     Permanent,
+    Resource,
     SinkRejected,
     Skipped,
     Transient,
@@ -333,3 +335,81 @@ async def test_messages_without_ops_do_not_reach_the_sink():
     async with started({"a": Executed()}) as world:
         assert (await world.batch(*messages("a"))).committed == 1
         assert world.sink.commits == 0
+
+
+class Busy:
+    """Takes what is ready together, so that no other worker looks. "again" fails at first, "long" takes long."""
+
+    def __init__(self):
+        self.tried = []
+
+    async def execute_batch(self, deliveries):
+        for delivery in deliveries:
+            if delivery.id == "again":
+                self.tried.append(trio.current_time())
+                # Once in company, and then alone.
+                if len(self.tried) <= 2:
+                    raise Transient("not yet", retry_after=1)
+            if delivery.id == "long":
+                await trio.sleep(1_000)
+        return [Executed([delivery.id]) for delivery in deliveries]
+
+
+async def test_a_retry_is_in_time_although_whoever_set_its_time_is_busy_for_long():
+    """The worker that commits goes on with what became ready, and nobody rests before that is done."""
+    executor = Busy()
+    async with started(executor) as world:
+        await world.batch(*messages("a", "again"), Message("long", None, depends_on=["a"]))
+    assert executor.tried == pytest.approx([0, 0, 1])
+
+
+async def test_what_is_stuck_is_dealt_with_in_time_although_everybody_is_busy_for_long():
+    go = Dependency.resource("go", external=True)
+    async with started(Busy(), stall_grace=5) as world:
+        one, other = await world.intake.new_epoch("one"), await world.intake.new_epoch("other")
+        await one.submit([Message("a", None, depends_on=[go]), Message("b", None, depends_on=["absent", "a"])])
+        await one.seal()
+        await other.submit([Message("first", None, depends_on=[go]), Message("long", None, depends_on=["first"])])
+        await trio.sleep(10)
+        await world.intake.notify_dependency_ready(Resource("go"))
+        await trio.sleep(100)
+        assert one.report.completed_at == START + 15
+        await other.cancel()
+
+
+async def test_a_message_that_becomes_ready_before_its_time_starts_in_time():
+    async with started({"long": naps(1_000)}) as world:
+        later = Message("later", None, depends_on=["a"], not_before=START + 7)
+        epoch = await world.intake.new_epoch()
+        await epoch.submit([*messages("a"), later, Message("long", None, depends_on=["a"])])
+        await trio.sleep(8)
+        assert world.sink.ops == ["a", "later"]
+        await epoch.cancel()
+
+
+async def test_explain_tells_what_is_claimed_from_what_runs_and_what_has_answered():
+    entered, gate = trio.Event(), GatedSink()
+
+    async def work(delivery):
+        if delivery.id == "slow":
+            entered.set()
+            await trio.sleep(100)
+        return Executed([delivery.id])
+
+    async with started(work, sink=gate, max_in_flight=3, commit_batch=1) as world:
+        epoch = await world.intake.new_epoch()
+
+        async def why(name):
+            [reason] = (await epoch.explain(name)).reasons
+            return reason.kind, reason.text
+
+        await epoch.submit(messages("first"))
+        await gate.entered.wait()
+        await epoch.submit(messages("second", "slow"))
+        await entered.wait()
+        assert await why("first") == ("committing", "its outcome is with the sink")
+        assert await why("second") == ("committing", "its executor has answered")
+        assert await why("slow") == ("running", "its executor runs")
+        gate.gate.set()
+        await epoch.seal()
+        assert (await epoch.wait()).committed == 3
