@@ -156,6 +156,33 @@ class Ingest:
         """What was declared, by kind."""
         return MappingProxyType(self._handlers)
 
+    @property
+    def config(self) -> RuntimeConfig:
+        """How the runtime behaves, with what handlers declare."""
+        declared = {kind: each.derives for kind, each in self._handlers.items() if each.derives is not None}
+        return evolve(self._config, kinds=self._kinds, derives={**(self._config.derives or {}), **declared} or None)
+
+    def inline_components(self) -> RuntimeComponents[Any, Any]:
+        """Return handlers and sink for a runtime that a test makes: in virtual time, or in a simulation.
+
+        Plain functions, and those for processes, are called where they are: virtual time does not wait for threads. A
+        sink that is an async context manager is not entered. Handlers cannot call `app.submit`.
+
+        Raises:
+            HandlerError: there is no handler, or one derives a kind that has none.
+        """
+        self._check_complete()
+        table = HandlerTable(
+            self._handlers,
+            codec_for(self._handlers),
+            encodes=False,
+            has_sink=self._sink is not None,
+            threads=1,
+            processes=Processes(1),
+            is_inline=True,
+        )
+        return RuntimeComponents(executor=table, commit_sink=self._sink or MemorySink())
+
     # Running
 
     @asynccontextmanager
@@ -182,7 +209,7 @@ class Ingest:
             components: RuntimeComponents[Any, Any] = RuntimeComponents(
                 executor=table, commit_sink=self._sink or MemorySink(), store=store, metrics=self._metrics
             )
-            runtime = IngestRuntime(components, self._runtime_config())
+            runtime = IngestRuntime(components, self.config)
             intake = await stack.enter_async_context(runtime.running())
             self._intake = intake
             try:
@@ -219,7 +246,7 @@ class Ingest:
             self.url,
             read_only=read_only,
             executor=table,
-            config=self._runtime_config(),
+            config=self.config,
             **self._store_options(codec),
         ) as intake:
             yield intake
@@ -253,7 +280,3 @@ class Ingest:
     def _store_options(self, codec: object) -> dict[str, Any]:
         # A store in memory keeps payloads as they are: handlers get them converted all the same.
         return self._options if self.url.startswith("memory:") else {"codec": codec, **self._options}
-
-    def _runtime_config(self) -> RuntimeConfig:
-        declared = {kind: each.derives for kind, each in self._handlers.items() if each.derives is not None}
-        return evolve(self._config, kinds=self._kinds, derives={**(self._config.derives or {}), **declared} or None)

@@ -52,6 +52,7 @@ class HandlerTable:
         has_sink: whether there is a sink for ops.
         threads: how many handlers may run in threads at a time.
         processes: for those that run in processes.
+        is_inline: whether plain functions are called where they are instead.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class HandlerTable:
         has_sink: bool,
         threads: int,
         processes: Processes,
+        is_inline: bool = False,
     ) -> None:
         self._handlers = handlers
         self._codec = codec
@@ -70,6 +72,7 @@ class HandlerTable:
         self._has_sink = has_sink
         self._threads = trio.CapacityLimiter(threads)
         self._processes = processes
+        self._is_inline = is_inline
 
     def check_messages(self, messages: Sequence[Message[Any]]) -> None:
         """Refuse messages for which there is no handler, or whose payload is not of its type.
@@ -103,6 +106,8 @@ class HandlerTable:
         run_in = handler.signature.run_in
         if run_in == "task":
             returned = await handler.function(*arguments)
+        elif self._is_inline:
+            returned = handler.function(*arguments)
         elif run_in == "thread":
             returned = await trio.to_thread.run_sync(handler.function, *arguments, limiter=self._threads)
         else:

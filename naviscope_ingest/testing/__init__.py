@@ -24,6 +24,7 @@ from naviscope_ingest.testing.simulation import (
     crash_everywhere,
     simulate,
 )
+from naviscope_ingest.testing.virtual import VirtualRuntime, open_virtual_runtime
 
 __all__ = [
     "FAULTS",
@@ -33,6 +34,7 @@ __all__ = [
     "SimulationFailed",
     "SimulationReport",
     "TrioClock",
+    "VirtualRuntime",
     "World",
     "check_commit_sink",
     "check_deferred_store",
@@ -40,5 +42,6 @@ __all__ = [
     "check_pipeline_bus",
     "crash_everywhere",
     "make_delivery",
+    "open_virtual_runtime",
     "simulate",
 ]

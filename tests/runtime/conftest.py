@@ -4,13 +4,8 @@ import inspect
 from pathlib import Path
 
 import pytest
-import trio
-from trio.testing import MockClock
 
-
-def run_virtually(*args, clock=None, **options):
-    """Run in trio with a clock that jumps to the next deadline whenever every task waits."""
-    return trio.run(*args, clock=clock or MockClock(autojump_threshold=0), **options)
+from naviscope_pytest import run_virtually
 
 
 def pytest_collection_modifyitems(items):

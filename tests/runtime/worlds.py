@@ -1,19 +1,14 @@
-"""A runtime in virtual time, with everything at hand that a test wants to look at.
-
-A test fails if it takes too long by the virtual clock, which is what a silent hang comes to, and also if tasks go round
-and round without letting that clock move.
-"""
+"""Executors, stores and sinks that play parts, for runtimes in virtual time."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 import trio
 from attrs import define, field
-from trio.testing import MockClock
 
 from naviscope_ingest import (
     CommitBatch,
@@ -21,7 +16,6 @@ from naviscope_ingest import (
     EpochReport,
     Executed,
     IngestRuntime,
-    IntakeHandle,
     MemoryBus,
     MemorySink,
     MemoryStore,
@@ -30,7 +24,9 @@ from naviscope_ingest import (
     RuntimeComponents,
     RuntimeConfig,
 )
-from naviscope_ingest.testing import TrioClock
+from naviscope_ingest.testing import TrioClock, VirtualRuntime, open_virtual_runtime
+from naviscope_ingest.testing.virtual import START, bounded
+from naviscope_pytest import run_virtually
 from naviscope_spi import (
     EpochKey,
     EpochOptions,
@@ -46,45 +42,14 @@ from naviscope_spi import (
     StoreInfo,
 )
 
-START = 1_000.0
-"""The wall-clock time at which every test begins."""
-
-LONG = 100_000.0
-"""More virtual seconds than anything here may take."""
-
-
-class StepLimit(trio.abc.Instrument):
-    """Cancels a scope after so many steps of tasks."""
-
-    def __init__(self, limit: int, scope: trio.CancelScope) -> None:
-        self.left = limit
-        self.scope = scope
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.left -= 1
-        if not self.left:
-            self.scope.cancel()
-
-
-@contextmanager
-def bounded(seconds: float = LONG, steps: int = 400_000) -> Iterator[None]:
-    """Fail what takes too long by the virtual clock, and what keeps that clock from moving."""
-    with trio.CancelScope() as scope:
-        limit = StepLimit(steps, scope)
-        trio.lowlevel.add_instrument(limit)
-        try:
-            with trio.fail_after(seconds):
-                yield
-        finally:
-            trio.lowlevel.remove_instrument(limit)
-    assert not scope.cancelled_caught, f"{steps} steps of tasks, and no end"
+__all__ = ["START", "bounded"]
 
 
 def run_with(seed: int, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     """Run a function in virtual time."""
     # Trio throws a coin for the order of tasks; a seed that fails should fail again.
     trio._core._run._r.seed(seed)
-    return trio.run(function, *args, clock=MockClock(autojump_threshold=0))
+    return run_virtually(function, *args)
 
 
 Work = Callable[[Delivery[Any]], Awaitable[Any]]
@@ -281,23 +246,7 @@ class GatedSink(MemorySink[Any]):
         await super().commit(batch)
 
 
-@define
-class World:
-    """A runtime and what it is made of."""
-
-    runtime: IngestRuntime[Any, Any]
-    intake: IntakeHandle[Any]
-    executor: Any
-    sink: Any
-    store: Any
-    clock: TrioClock
-
-    async def batch(self, *messages: Message[Any], name: str | None = None, **options: Any) -> EpochReport:
-        """Submit messages to a new epoch, seal it, wait for it, and return its report."""
-        epoch = await self.intake.new_epoch(name, **options)
-        await epoch.submit(messages)
-        await epoch.seal()
-        return await epoch.wait()
+World = VirtualRuntime
 
 
 def make_runtime(
@@ -323,18 +272,14 @@ async def started(
 
     `work` is a function, a mapping for `answers`, or an executor.
     """
-    clock = TrioClock(START)
     executor = work
     if isinstance(work, Mapping):
         executor = Playing(answers(work))
     elif not (hasattr(work, "execute") or hasattr(work, "execute_batch")):
         executor = Playing(work)
-    sink = MemorySink() if sink is None else sink
-    store = MemoryStore(clock=clock) if store is None else store
-    runtime = make_runtime(executor, sink, store, clock, metrics=metrics, bus=bus, **config)
-    with bounded():
-        async with runtime.running() as intake:
-            yield World(runtime, intake, executor, sink, store, clock)
+    parts = {"sink": sink, "store": store, "metrics": metrics, "bus": bus}
+    async with open_virtual_runtime(executor, **parts, captures=False, **config) as world:
+        yield world
 
 
 def messages(*ids: str, **options: Any) -> list[Message[Any]]:
