@@ -37,6 +37,8 @@ class Membership:
         lease: claims messages.
         waits: whether answers come later than the deed. A store in memory answers in the step in which it acts: there
             is nothing to shield, and a scope costs as much as settling.
+        shields: whether a call may be cancelled on its way back, when it has happened and nobody knows. A store that
+            finishes what it began needs no scope around each call, which would cost more than to store a message.
         write: settles, even if we are being cancelled: the sink has applied it, or the core has decided it.
         lease_nowait: claims messages from a store that answers at once; None for one that does not.
         commit_nowait: settles messages that bring nothing in such a store.
@@ -55,6 +57,7 @@ class Membership:
         self._name = name
         self._session: Session | None = None
         self.waits = store.info.durability != "none"
+        self.shields = self.waits and not store.info.finishes_calls
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:

@@ -11,10 +11,11 @@ import trio
 import trio.testing
 
 from naviscope_ingest.testing._promises import Promise, cancel_after
-from naviscope_ingest.testing._store_trial import StoreTrial
+from naviscope_ingest.testing._store_trial import StoreTrial, finishes_calls
 from naviscope_ingest.testing._view import content, outline
 from naviscope_spi import (
     Dependency,
+    EpochKey,
     EpochOptions,
     EpochSealed,
     Lease,
@@ -212,6 +213,20 @@ async def a_cancelled_put_is_whole_or_not_at_all(trial: StoreTrial) -> None:
         trial.equal(len(receipt.accepted), 20 - stored, "accepted by the repeat")
 
 
+async def a_call_that_began_is_answered(trial: StoreTrial) -> None:
+    """A store that finishes its calls answers a put that is cancelled on its way; one that raised did nothing."""
+    for checkpoints in range(_CANCELLATIONS):
+        epoch = await trial.epoch()
+        answers: list[PutReceipt] = []
+
+        async def put(epoch: EpochKey, answers: list[PutReceipt]) -> None:
+            answers.append(await trial.store.put(epoch, [trial.message("a")]))
+
+        await cancel_after(checkpoints, partial(put, epoch, answers))
+        stored = len((await trial.view()).ids(epoch))
+        trial.equal(stored, len(answers), "stored by a put that was cancelled")
+
+
 async def a_cancelled_settlement_is_whole_or_not_at_all(trial: StoreTrial) -> None:
     """Cancelled at any checkpoint, a settlement happened whole or not at all."""
     async with trial.join() as session:
@@ -292,6 +307,7 @@ MESSAGE_PROMISES: Sequence[Promise[StoreTrial]] = (
     Promise(overlapping_puts_accept_an_id_once),
     Promise(overlapping_claims_give_one_lease),
     Promise(a_cancelled_put_is_whole_or_not_at_all),
+    Promise(a_call_that_began_is_answered, when=finishes_calls),
     Promise(a_cancelled_settlement_is_whole_or_not_at_all),
     Promise(a_cancelled_claim_is_whole_or_not_at_all),
     Promise(every_call_is_a_checkpoint),

@@ -27,7 +27,7 @@ from naviscope_spi import (
     Settlement,
 )
 
-__all__ = ["FactReader", "StoreTrial", "can_crash", "is_alone", "is_durable", "is_shared"]
+__all__ = ["FactReader", "StoreTrial", "can_crash", "finishes_calls", "is_alone", "is_durable", "is_shared"]
 
 
 @define(eq=False, kw_only=True)
@@ -165,3 +165,8 @@ def is_shared(trial: StoreTrial) -> bool:
 def is_durable(trial: StoreTrial) -> bool:
     """Whether the store outlives its process."""
     return trial.store.info.durability != "none"
+
+
+def finishes_calls(trial: StoreTrial) -> bool:
+    """Whether a call that began is not cancelled any more."""
+    return trial.store.info.finishes_calls

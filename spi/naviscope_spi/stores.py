@@ -481,6 +481,9 @@ class StoreInfo:
         is_shared: whether several processes may join.
         colocation: sinks of this tag may write inside a settlement ("sqlite", "postgresql").
         max_payload: the largest encoded payload it takes, in bytes; None if there is no such limit.
+        finishes_calls: whether a method of it that raises `Cancelled` has done nothing, because once it has begun it is
+            not cancelled any more. Around calls of other stores the runtime puts a shield, lest something happened and
+            nobody heard of it. That costs more than to store a message.
     """
 
     store_id: str
@@ -488,6 +491,7 @@ class StoreInfo:
     is_shared: bool = False
     colocation: str | None = None
     max_payload: int | None = None
+    finishes_calls: bool = False
 
 
 class DeferredStore(Protocol[P]):

@@ -660,6 +660,18 @@ class SettlesBeforeItApplies(Colocated):
         return settled
 
 
+@breaks("a_call_that_began_is_answered")
+class OnlySaysItFinishes(MemoryStore):
+    @property
+    def info(self):
+        return evolve(super().info, finishes_calls=True)
+
+    async def put(self, epoch, messages, *, staged_by=None):
+        receipt = await super().put(epoch, messages, staged_by=staged_by)
+        await trio.lowlevel.checkpoint()
+        return receipt
+
+
 @breaks("an_id_is_remembered_beyond_its_epoch")
 class RemembersNothing(Ledger):
     def put_unique(self, key, messages, seconds):

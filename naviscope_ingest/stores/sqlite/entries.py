@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from attrs import define, fields_dict
@@ -33,11 +35,12 @@ class State:
 
     def row(self) -> tuple[Any, ...]:
         """Return its columns, the hash last."""
-        values = tuple(getattr(self, name) for name in STATE_COLUMNS)
+        values = _of_state(self)
         return (*values, mark_of("state", *values))
 
 
 STATE_COLUMNS = tuple(fields_dict(State))
+_of_state: Callable[[State], tuple[Any, ...]] = attrgetter(*STATE_COLUMNS)
 
 
 @define(eq=False)
@@ -82,10 +85,16 @@ class EpochRow:
 
     def values(self) -> tuple[Any, ...]:
         """Return its columns without the hash."""
-        return tuple(getattr(self, name) for name in EPOCH_COLUMNS)
+        return _values(self)
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return what makes it anew: `EpochRow(*saved)`. Every request takes it down, also one of a single message."""
+        return _saved(self)
 
 
 EPOCH_COLUMNS = tuple(name for name in fields_dict(EpochRow) if name != "mark")
+_values: Callable[[EpochRow], tuple[Any, ...]] = attrgetter(*EPOCH_COLUMNS)
+_saved: Callable[[EpochRow], tuple[Any, ...]] = attrgetter(*EPOCH_COLUMNS, "mark")
 
 
 class Held(NamedTuple):

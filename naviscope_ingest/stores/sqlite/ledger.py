@@ -15,7 +15,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from functools import cache
 from typing import Any
 
@@ -85,7 +84,7 @@ class Ledger:
         self._epochs: dict[int, EpochRow] = {}
         self._dirty: set[int] = set()
         self._new_names: dict[str, int] = {}
-        self._before: dict[int, EpochRow | None] = {}
+        self._before: dict[int, tuple[Any, ...] | None] = {}
         self._saved: Totals = {}
         self._first_seq = 0
         self._saved_births: dict[Seq, list[tuple[Birth, ...]]] = {}
@@ -167,12 +166,12 @@ class Ledger:
         """Forget what a request changed, after its rows were rolled back."""
         self.sums.restore(self._saved)
         self.recent.take(range(self._first_seq, self.state.last_seq + 1))
-        for number, row in self._before.items():
-            if row is None:
+        for number, saved in self._before.items():
+            if saved is None:
                 self._new_names.pop(self._epochs.pop(number).name, None)
                 self._dirty.discard(number)
             else:
-                self._epochs[number] = row
+                self._epochs[number] = EpochRow(*saved)
         if self._leases_changed:
             self.load_leases()
             self.births = self._saved_births
@@ -269,7 +268,7 @@ class Ledger:
     def changing(self, row: EpochRow) -> EpochRow:
         """Return an epoch to change; it is written with the group."""
         if row.number not in self._before:
-            self._before[row.number] = copy(row)
+            self._before[row.number] = row.saved()
         self._epochs[row.number] = row
         self._dirty.add(row.number)
         return row

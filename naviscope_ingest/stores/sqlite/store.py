@@ -168,7 +168,7 @@ class SqliteStore(Generic[P]):
         await self._runner.start(self._open)
         state = self._ledger.state
         limit = self._ledger.scribe.max_payload
-        self._info = StoreInfo(state.store_id, "power", colocation="sqlite", max_payload=limit)
+        self._info = StoreInfo(state.store_id, "power", colocation="sqlite", max_payload=limit, finishes_calls=True)
 
     def _open(self, ledger: Ledger) -> None:
         database = ledger.database
