@@ -131,6 +131,8 @@ class Committer:
                 del outbox[:size]
                 began = self._wall()
                 batch = plan(answers, began)
+                if batch.left:
+                    outbox[:0] = batch.left
                 if batch.entries and self._inside is None:
                     if self._recorder is not None:
                         await self._record(batch, self._recorder)
@@ -165,7 +167,7 @@ class Committer:
                     now = core.now
                 if now - began > self._slow and batch.entries and self._inside is None:
                     self._report_slow(now - began, len(batch.entries))
-                self._workers.in_flight -= len(answers)
+                self._workers.in_flight -= len(answers) - len(batch.left)
                 self.committed += len(batch.leases)
                 self.batches += 1
                 if is_measured:

@@ -50,6 +50,11 @@ __all__ = [
 ]
 
 
+_ROWS = 1_000
+"""How many derived messages a batch brings before it is thought full: many parents may bring many each, and a store is
+held for as long as it writes one settlement."""
+
+
 @frozen
 class Raised:
     """An executor raised instead of answering.
@@ -114,9 +119,10 @@ class Rest:
         deferred: those of them that were deferred.
         records: keys and values that go with it.
         fatal: the error that stops the runtime, if one was raised.
+        rows: how many derived messages its settlement has to insert.
     """
 
-    __slots__ = ("deferred", "derived", "ended", "failed", "fan_outs", "fatal", "records", "values", "waits")
+    __slots__ = ("deferred", "derived", "ended", "failed", "fan_outs", "fatal", "records", "rows", "values", "waits")
 
     def __init__(self) -> None:
         self.derived: dict[Seq, Derived[Any]] = {}
@@ -128,6 +134,7 @@ class Rest:
         self.deferred: list[tuple[Lease[Any], Deferred]] = []
         self.records: list[Record] = []
         self.fatal: SystemFailure | None = None
+        self.rows = 0
 
 
 class Batch:
@@ -138,15 +145,17 @@ class Batch:
         nodes: the same, as the core knows them.
         entries: their ops, for those that have any.
         rest: what else; None for most batches.
+        left: answers for the next batch, because this one brings enough.
     """
 
-    __slots__ = ("entries", "leases", "nodes", "rest")
+    __slots__ = ("entries", "leases", "left", "nodes", "rest")
 
     def __init__(self) -> None:
         self.leases: list[Lease[Any]] = []
         self.nodes: list[Node] = []
         self.entries: list[Entry[Any]] = []
         self.rest: Rest | None = None
+        self.left: Sequence[Answer] = ()
 
     def more(self) -> Rest:
         """Return the rest, which from now on exists."""
@@ -252,10 +261,12 @@ class Planner:
             if type(outcome) is not Executed:
                 self._plan_other(batch, lease, outcome)
                 continue
-            if (outcome.derived or outcome.ready or outcome.value is not None) and not self._brings(
-                batch, lease, outcome
-            ):
-                continue
+            if outcome.derived or outcome.ready or outcome.value is not None:
+                if outcome.derived and batch.rest is not None and batch.rest.rows >= _ROWS:
+                    batch.left = answers[next(at for at, each in enumerate(answers) if each[0] is lease) :]
+                    break
+                if not self._brings(batch, lease, outcome):
+                    continue
             # As `hand_to_sink` does, in the same pass.
             node.state = COMMITTING
             node.since = now
@@ -300,7 +311,10 @@ class Planner:
             batch.more().failed.append(Failed(lease, error, is_final=True))
             return False
         if derived or ready or staged:
-            batch.more().derived[lease.seq] = Derived(lease.seq, derived, staged, ready)
+            rest = batch.more()
+            rest.derived[lease.seq] = Derived(lease.seq, derived, staged, ready)
+            # Larger ones are staged before the settlement, and then are one row.
+            rest.rows += len(derived) if len(derived) <= self._most else 1
         if outcome.value is not None:
             batch.more().values[lease.seq] = outcome.value
         return True

@@ -71,6 +71,29 @@ async def test_a_generator_brings_what_a_list_would(store, count):
         assert report.duplicates == is_known
 
 
+async def test_many_parents_that_bring_many_each_do_not_ride_in_one_settlement(store, monkeypatch):
+    """The store is held for as long as it writes a settlement, whoever the rows in it come from."""
+    monkeypatch.setattr("naviscope_ingest._kernel.outcomes._ROWS", 20)
+    settled: list[int] = []
+    settle = store.settle
+
+    async def noted(session: Any, settlement: Any) -> Any:
+        settled.append(sum(len(each.messages) for each in settlement.derived))
+        return await settle(session, settlement)
+
+    async def work(delivery: Any) -> Any:
+        derived = [Message(f"{delivery.id}/{number}", None) for number in range(LIMIT)]
+        return Executed([delivery.id], derived if delivery.id.startswith("file") else ())
+
+    monkeypatch.setattr(store, "settle", noted)
+    files = [f"file{number}" for number in range(30)]
+    async with started(dict.fromkeys(files, work), store=store, max_derived=LIMIT) as world:
+        report = await world.batch(*messages(*files), Message("after", None, depends_on=files))
+        assert (report.submitted, report.committed) == (30 * (LIMIT + 1) + 1, 30 * (LIMIT + 1) + 1)
+    assert sum(settled) == 30 * LIMIT
+    assert max(settled) == 20
+
+
 async def test_a_generator_is_never_read_far_ahead(store):
     work = makes(lambda: Executed((), store.rows(500)))
     async with started(work, store=store, max_derived=LIMIT) as world:

@@ -54,7 +54,8 @@ class Ledger:
         contested: the places of messages that have staged ids which others have staged too.
         news: the facts of the present step.
         now: the wall-clock time of the present step.
-        is_heard: whether anybody reads facts.
+        hears: tells whether anybody reads facts.
+        is_heard: what it told when the present request began.
         is_careful: whether the session before died, so that claims are safe before they are answered.
         must_commit: whether somebody else may have written, who cannot be counted.
     """
@@ -74,6 +75,7 @@ class Ledger:
         self.contested: set[Seq] = set()
         self.news: list[FactBody] = []
         self.now = 0.0
+        self.hears: Callable[[], bool] = lambda: False
         self.is_heard = False
         self.is_careful = False
         self.must_commit = False
@@ -160,6 +162,7 @@ class Ledger:
         self._saved_births = dict(self.births)
         self._leases_changed = False
         self.news = []
+        self.is_heard = self.hears()
         self.now = self.wall()
 
     def undo(self) -> None:

@@ -26,6 +26,7 @@ from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.letters import letter, letters
 from naviscope_ingest.stores.sqlite.lockfile import LockFile
+from naviscope_ingest.stores.sqlite.puts import Put
 from naviscope_ingest.stores.sqlite.recovery import recovery
 from naviscope_ingest.stores.sqlite.retention import prune
 from naviscope_ingest.stores.sqlite.settlement import settle
@@ -99,6 +100,7 @@ class SqliteStore(Generic[P]):
         self._ledger = ledger
         self._retain = retain
         self._feed = Feed()
+        ledger.hears = lambda: self._feed.is_heard
         self._authorizer = Authorizer()
         self._runner = (ThreadRunner if runner == "thread" else InlineRunner)(ledger, self._feed)
         self._info: StoreInfo | None = None
@@ -197,12 +199,7 @@ class SqliteStore(Generic[P]):
     async def _write(self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_quick: bool = False) -> Any:  # noqa: ANN401
         if self._ledger.database.read_only:
             raise StoreReadOnly(f"{self._ledger.database.path} was opened with read_only=True")
-
-        def heard(ledger: Ledger) -> Any:  # noqa: ANN401 - what the work returns
-            ledger.is_heard = self._feed.is_heard
-            return work(ledger)
-
-        return await self._runner.ask(heard, is_early=is_early, is_quick=is_quick)
+        return await self._runner.ask(work, is_early=is_early, is_quick=is_quick)
 
     async def _read(self, work: Callable[[Ledger], Any]) -> Any:  # noqa: ANN401 - what the work returns
         return await self._runner.ask(work, is_apart=True)
@@ -289,7 +286,7 @@ class SqliteStore(Generic[P]):
         contents = [self._ledger.scribe.write(message) for message in messages]
         work: Callable[[Ledger], PutReceipt]
         if staged_by is None:
-            work = partial(steps.put, key=epoch, messages=messages, contents=contents)
+            work = Put(epoch, messages, contents)
         else:
             work = partial(steps.put_staged, key=epoch, contents=contents, parent=staged_by)
         receipt: PutReceipt = await self._write(work)

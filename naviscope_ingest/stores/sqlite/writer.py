@@ -1,9 +1,10 @@
 """The writer: it owns the connection, and does everything that is done with it.
 
 A group is what is queued when the writer comes round: no timer. Each request has a savepoint of its own, so that one
-that is refused does not spoil the others; the group has one COMMIT, and answers after it returned. Claims are an
-exception: they are answered before, because what a lost claim loses is only the knowledge of who was being worked on.
-A sink whose statement ends the transaction for all is refused too, and the others begin again without it.
+that is refused does not spoil the others; only small puts that are neighbours share one, see `puts`. The group has one
+COMMIT, and answers after it returned. Claims are an exception: they are answered before, because what a lost claim
+loses is only the knowledge of who was being worked on. A sink whose statement ends the transaction for all is refused
+too, and the others begin again without it.
 
 A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
 looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -26,6 +27,7 @@ import trio
 from naviscope_ingest.stores.sqlite.errors import StoreClosed, StoreCorrupt, translated
 from naviscope_ingest.stores.sqlite.feed import Feed
 from naviscope_ingest.stores.sqlite.ledger import Ledger
+from naviscope_ingest.stores.sqlite.puts import Put, put_together, together
 from naviscope_ingest.stores.sqlite.retention import drop_staged
 from naviscope_ingest.stores.sqlite.transaction import GuestError, TransactionEnded
 from naviscope_spi import FactBody, Position, StoreFailed
@@ -116,13 +118,16 @@ class Writer:
         connection = ledger.connection
         connection.execute("begin immediate")
         ledger.begin_group()
-        for request in group:
-            try:
-                self._do(request, is_alone=len(group) == 1)
-            except TransactionEnded as exc:
-                request.answer = outcome.Error(_unwrapped(exc))
-                request.step = None
-                return request
+        for part in _parts(group):
+            if len(part) > 1 and self._do_together(part):
+                continue
+            for request in part:
+                try:
+                    self._do(request, is_alone=len(group) == 1)
+                except TransactionEnded as exc:
+                    request.answer = outcome.Error(_unwrapped(exc))
+                    request.step = None
+                    return request
         if not ledger.has_changed:
             connection.execute("rollback")
             return None
@@ -157,6 +162,30 @@ class Writer:
             request.step = (ledger.position, ledger.news) if ledger.news else None
         if not is_alone:
             connection.execute("release request")
+
+    def _do_together(self, requests: Sequence[Request]) -> bool:
+        """Do several puts in one step; return False, with nothing done, if each has to be looked at."""
+        ledger = self.ledger
+        connection = ledger.connection
+        ledger.begin()
+        connection.execute("savepoint request")
+        try:
+            receipts = put_together(ledger, [request.work for request in requests if isinstance(request.work, Put)])
+        except apsw.Error:
+            raise
+        except Exception:
+            # Whose error it is shows when they are done one by one.
+            connection.execute("rollback to request")
+            ledger.undo()
+            receipts = None
+        connection.execute("release request")
+        if receipts is None:
+            return False
+        for request, receipt in zip(requests, receipts, strict=True):
+            request.answer = outcome.Value(receipt)
+            request.step = None
+        requests[0].step = (ledger.position, ledger.news) if ledger.news else None
+        return True
 
     def _stop(self, group: Sequence[Request], exc: Exception) -> None:
         """Stop for good, after a second error."""
@@ -209,6 +238,13 @@ class Writer:
                 self.ledger.load()
             except Exception as exc:
                 self._stop((), exc)
+
+
+def _parts(group: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    at = 0
+    for size in together([request.work for request in group]):
+        yield group[at : at + size]
+        at += size
 
 
 def _unwrapped(exc: Exception) -> BaseException:
