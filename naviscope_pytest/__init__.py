@@ -147,5 +147,5 @@ def advance(virtual_runtime: VirtualRuntimes) -> Callable[[float], Awaitable[Non
 @pytest.fixture
 def simulation(request: pytest.FixtureRequest) -> Simulation:
     """Play programs from seeds, or kill them everywhere."""
-    chosen = request.config.getoption("--simulation-seed")
-    return Simulation(chosen or request.config.getoption("--simulation-seeds"))
+    options = request.config.option
+    return Simulation(options.simulation_seed or options.simulation_seeds)
