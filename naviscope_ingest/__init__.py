@@ -7,7 +7,6 @@ each real system; `naviscope_spi` has the contracts. Imports go down only.
 
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
 from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Rate
-from naviscope_ingest._kernel import Statistics
 from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.buses import MemoryBus
 from naviscope_ingest.codecs import MsgspecCodec
@@ -81,6 +80,7 @@ from naviscope_spi import (
     Fatal,
     InvalidMessage,
     MeasuresFailures,
+    MeasuresLatency,
     Message,
     Outcome,
     PayloadCodec,
@@ -93,6 +93,7 @@ from naviscope_spi import (
     SessionLost,
     SinkRejected,
     Skipped,
+    Statistics,
     StoreFailed,
     StoreRefused,
     SupportsBatch,
@@ -161,6 +162,7 @@ __all__ = [
     "Limits",
     "Lookup",
     "MeasuresFailures",
+    "MeasuresLatency",
     "MemoryBus",
     "MemorySink",
     "MemoryStore",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 from attrs import evolve
 
-from naviscope_ingest._kernel import Kernel, Statistics, SystemClock
+from naviscope_ingest._kernel import Kernel, SystemClock
 from naviscope_ingest._kernel.kernel import sole_error
 from naviscope_ingest._kernel.lifecycle import RuntimeState
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -28,6 +28,7 @@ from naviscope_spi import (
     Executor,
     Outcome,
     RuntimeMetrics,
+    Statistics,
     SupportsBatch,
     SystemFailure,
 )

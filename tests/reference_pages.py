@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from naviscope_ingest.metrics import metrics_page
 from naviscope_ingest.settings import configuration_page, json_schema
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -16,6 +17,7 @@ def schema_file() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
     "configuration.schema.json": schema_file,
+    "metrics.md": metrics_page,
 }
 """What writes each file below docs/reference."""
 

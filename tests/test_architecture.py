@@ -17,7 +17,7 @@ PACKAGES = {"naviscope_ingest": ROOT / "naviscope_ingest", "naviscope_spi": ROOT
 
 CORE = "naviscope_ingest._core"
 KERNEL = "naviscope_ingest._kernel"
-ADAPTERS = tuple(f"naviscope_ingest.{name}" for name in ("stores", "buses", "sinks", "sources"))
+ADAPTERS = tuple(f"naviscope_ingest.{name}" for name in ("stores", "buses", "sinks", "sources", "metrics"))
 ABOVE_KERNEL = tuple(
     f"naviscope_ingest.{name}"
     for name in (

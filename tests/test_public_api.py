@@ -6,6 +6,7 @@ import pytest
 
 import naviscope_ingest
 import naviscope_ingest.faults
+import naviscope_ingest.metrics
 import naviscope_ingest.settings
 import naviscope_ingest.testing
 import naviscope_spi
@@ -13,9 +14,10 @@ import naviscope_spi
 PACKAGES = [
     naviscope_ingest,
     naviscope_spi,
+    naviscope_ingest.faults,
+    naviscope_ingest.metrics,
     naviscope_ingest.settings,
     naviscope_ingest.testing,
-    naviscope_ingest.faults,
 ]
 
 FRONT_DOOR = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -20,7 +20,7 @@ from rich.text import Text
 from examples.code_index.names import Resolver
 from examples.code_index.tables import Index
 from naviscope_ingest import Epoch, EpochExplanation, EpochReport
-from naviscope_spi import EpochKey
+from naviscope_spi import EpochKey, Statistics
 
 __all__ = ["Tally", "show_progress", "show_report", "show_uses"]
 
@@ -44,10 +44,10 @@ class Tally:
         self.ended_by[end, kind] += count
 
     def submitted(self, epoch: EpochKey, accepted: int, duplicates: int, conflicts: int) -> None: ...
-    def executed(self, kind: str, count: int, seconds: float) -> None: ...
+    def attached(self, read: Callable[[], Statistics]) -> None: ...
+    def executed(self, kind: str, messages: int, seconds: Sequence[float]) -> None: ...
     def sink_committed(self, entries: int, seconds: float) -> None: ...
     def epoch_changed(self, epoch: EpochKey, state: str) -> None: ...
-    def observed(self, depths: Mapping[str, int]) -> None: ...
 
 
 class _Pace:

@@ -101,6 +101,7 @@ class Branches:
 
     Attributes:
         slots: what started messages hold in gates that count.
+        waits: gets how long each message had been ready when it was started, if anybody wants to know.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Branches:
         self._pick = pick
         self._roots: dict[float, Branch] = {}
         self.slots: dict[Seq, tuple[Ticket, ...]] = {}
+        self.waits: list[float] | None = None
 
     # Where messages are
 
@@ -258,7 +260,7 @@ class Branches:
     def _start(self, leaf: Branch, most: int, now: float, taken: list[Seq]) -> int:
         ready, running, entries, slots = State.READY, State.RUNNING, leaf.entries, self.slots
         tickets = tuple(ticket for gates in leaf.path for gate in gates if (ticket := gate.ticket()) is not None)
-        started = 0
+        started, waits = 0, self.waits
         while entries and started < most:
             node = entries.popleft()
             if type(node) is not Node:
@@ -268,6 +270,8 @@ class Branches:
                 node = picked
             elif node.state is not ready:
                 continue
+            if waits is not None:
+                waits.append(now - node.since)
             node.state = running
             node.since = now
             taken.append(node.seq)

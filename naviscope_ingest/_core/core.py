@@ -157,6 +157,11 @@ class Core:
         return sum(epoch.waiting for epoch in self._transitions.unfinished.values())
 
     @property
+    def delayed(self) -> int:
+        """How many of them wait for nothing but a time."""
+        return self._transitions.delayed
+
+    @property
     def runnable(self) -> int:
         """How many of them are ready, run or are being committed."""
         epochs = self._transitions.unfinished.values()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedDict
@@ -55,9 +56,10 @@ class _Queue:
 class _Level:
     """The queues of one priority. The ring holds those that are not empty; empty ones are kept for their epochs."""
 
-    __slots__ = ("queues", "ring")
+    __slots__ = ("queues", "ring", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, waits: list[float] | None = None) -> None:
+        self.waits = waits
         self.queues: dict[int, _Queue] = {}
         self.ring: deque[_Queue] = deque()
 
@@ -73,12 +75,14 @@ class _Level:
 
     def take(self, room: int, pick: Callable[[Entry], Node | None], now: float, taken: list[Seq]) -> int:
         """Move up to `room` messages into `taken`, turn by turn; return how much room is left."""
-        ring = self.ring
+        ring, waits = self.ring, self.waits
         while ring and room:
             queue = ring[0]
             entries = queue.entries
             credit = queue.credit if queue.credit > 0 else queue.credit + QUANTUM * queue.weight
             turn = most = credit if credit < room else room
+            if waits is not None:
+                waits += [now - each.since for each in islice(entries, most) if type(each) is Node]
             while entries and turn:
                 node = entries.popleft()
                 if type(node) is not Node:
@@ -86,6 +90,8 @@ class _Level:
                     if picked is None:
                         continue
                     node = picked
+                    if waits is not None:
+                        waits.append(now - node.since)
                 elif node.state is not READY:
                     continue
                 # At once: a second entry of the same message, left over from an earlier wait, must find it started.
@@ -133,6 +139,14 @@ class Schedule:
         self.is_pressed = False
         self._timers = timers
         self._branches: Branches | None = None
+        self._waits: list[float] | None = None
+
+    def measure(self) -> list[float]:
+        """Return a list that gets how long each message had been ready when it started. Call it at the beginning."""
+        self._waits = self._usual.waits = []
+        if self._branches is not None:
+            self._branches.waits = self._waits
+        return self._waits
 
     def add(self, node: Node, *, first: bool = False) -> None:
         """Add a message that became ready.
@@ -308,7 +322,7 @@ class Schedule:
             return self._usual
         level = self.levels.get(-priority)
         if level is None:
-            level = self.levels[-priority] = _Level()
+            level = self.levels[-priority] = _Level(self._waits)
         assert isinstance(level, _Level)
         return level
 
@@ -348,6 +362,7 @@ class Schedule:
         if self._branches is not None:
             self._branches.fell()
         self._branches = Branches(self.levels, self.regulation, self._timers, self._pick_from)
+        self._branches.waits = self._waits
         self.slots = self._branches.slots
         for node in running:
             self._branches.count(node, now)

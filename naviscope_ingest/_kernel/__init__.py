@@ -2,6 +2,5 @@
 
 from naviscope_ingest._kernel.clock import SystemClock
 from naviscope_ingest._kernel.kernel import Kernel
-from naviscope_ingest._kernel.statistics import Statistics
 
-__all__ = ["Kernel", "Statistics", "SystemClock"]
+__all__ = ["Kernel", "SystemClock"]

@@ -154,6 +154,7 @@ class Committer:
                     self._forget_histories(batch)
                 if self._breakers.is_alert:
                     self._breakers.worked(batch)
+                settling = self._meter.now() if is_measured else 0.0
                 if batch.rest is None and self._inside is None:
                     if commit is not None:
                         commit(batch.leases)
@@ -171,7 +172,7 @@ class Committer:
                 self.committed += len(batch.leases)
                 self.batches += 1
                 if is_measured:
-                    self._meter.batch(batch, self._depths())
+                    self._meter.batch(batch, len(answers), settling)
                 if has_decided:
                     await self._carry_out()
                 if batch.rest is not None and batch.rest.fatal is not None:
@@ -268,11 +269,12 @@ class Committer:
     async def _settle(self, batch: Batch) -> Settled:
         if self._inside is None or not batch.entries:
             return await self._membership.write(settlement_of(batch))
-        started, began = self._meter.now(), self._wall()
+        began = self._wall()
+        started = self._meter.now() if self._is_measured else 0.0
         settled = await self._inside.settle(batch, self._drop_refused)
         if self._wall() - began > self._slow:
             self._report_slow(self._wall() - began, len(batch.entries))
-        if self._meter.is_on:
+        if self._is_measured:
             self._meter.sink_committed(len(batch.entries), started)
         return settled
 
@@ -308,11 +310,3 @@ class Committer:
         for waits in rest.waits:
             if waits.not_before is not None:
                 core.retry(waits.seq, waits.not_before, spent=False)
-
-    def _depths(self) -> dict[str, int]:
-        epochs = self._core.epochs.values()
-        return {
-            "unfinished": sum(epoch.unfinished for epoch in epochs),
-            "waiting": sum(epoch.waiting for epoch in epochs),
-            "in_flight": self._workers.in_flight,
-        }

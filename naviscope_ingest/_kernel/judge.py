@@ -171,6 +171,7 @@ class Judge:
         if delay is None:
             return False
         self._wait(rest, failed, history, now + delay, spent)
+        self._meter.retried(lease.message.kind, delay)
         return True
 
     def _stop(self, rest: Rest, failed: Failed, history: _History, now: float) -> bool:

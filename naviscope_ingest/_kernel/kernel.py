@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -34,7 +35,6 @@ from naviscope_ingest._kernel.prepared import recorder_for, refuser_for, scribe_
 from naviscope_ingest._kernel.pressure import Pressure
 from naviscope_ingest._kernel.reconstruction import Reconstruction
 from naviscope_ingest._kernel.repairs import Repair, Repairs
-from naviscope_ingest._kernel.statistics import Statistics
 from naviscope_ingest._kernel.steering import Steering
 from naviscope_ingest._kernel.workers import Workers
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -49,6 +49,7 @@ from naviscope_spi import (
     Resource,
     Seq,
     Settlement,
+    Statistics,
     SupportsRetention,
 )
 
@@ -232,8 +233,10 @@ class Kernel:
         """Join the store, recover what it knows, and work until the block is left."""
         self._life.go("starting", "be started")
         try:
+            self._meter.begin(self.statistics)
             # Before joining, which ends the session of a process that died: what it was running is told only now.
             await self._reconstruction.read()
+            self._meter.recovered(self._reconstruction.recovery)
             async with self._membership.joined():
                 await self._reconstruction.take_over(self._judge, self._workers)
                 async with trio.open_nursery() as nursery:
@@ -407,7 +410,8 @@ class Kernel:
 
     def statistics(self) -> Statistics:
         """Count what is going on."""
-        epochs = self.core.epochs.values()
+        # A list at once, so that another thread may ask too.
+        epochs = [*self.core.epochs.values()]
         return Statistics(
             state=self.state,
             epochs=len(epochs),
@@ -421,6 +425,8 @@ class Kernel:
             backlog=self._pressure.backlog,
             backpressure=self._pressure.is_active,
             dropped=self._pressure.dropped,
+            delayed=self.core.delayed,
+            epochs_in=Counter("blocked" if epoch.is_blocked else epoch.state for epoch in epochs),
         )
 
     # What callers ask for
@@ -572,7 +578,6 @@ class Kernel:
         """Act on intake that became slow, or no longer is."""
         self.core.schedule.is_pressed = is_active
         self._regulate()
-        self._meter.pressed(is_active, self._pressure.backlog)
         _log.debug("intake is %s", "slow" if is_active else "open", extra={"backpressure": is_active})
         if is_active and not self._is_watched and self._nursery is not None:
             self._is_watched = True

@@ -346,7 +346,7 @@ class Workers:
         """Run messages one at a time until this worker is struck."""
         work, outbox, execute, store_id = self._work, self.outbox, self._executor.execute, self._store_id
         batch_size, graph, meter = self._config.commit_batch, self._core.graph, self._meter
-        is_measured = meter.is_on
+        is_measured, now, timed = meter.is_on, meter.now, meter.timed
         started = 0.0
         handled = 0
         while True:
@@ -368,13 +368,13 @@ class Workers:
                 if graph.hands_over:
                     self._add_extras(delivery, lease.seq)
                 if is_measured:
-                    started = meter.now()
+                    started = now()
                 try:
                     outcome = await execute(delivery)
                 except Exception as error:
                     outcome = Raised(error)
                 if is_measured:
-                    meter.executed(lease.message.kind, 1, started)
+                    timed[lease.message.kind].append(now() - started)
                 if worker.is_struck:
                     return
                 outbox.append((lease, outcome))
@@ -402,7 +402,7 @@ class Workers:
             if work:
                 lease = work.popleft()
                 worker.leases = (lease,)
-                started = self._meter.now()
+                started = self._meter.now() if self._meter.is_on else 0.0
                 outcome = await self._execute_carefully(lease)
                 if self._meter.is_on:
                     self._meter.executed(lease.message.kind, 1, started)
@@ -480,7 +480,7 @@ class Workers:
                 if self._work or outbox:
                     self.wake()
                 worker.leases = leases
-                started = self._meter.now()
+                started = self._meter.now() if self._meter.is_on else 0.0
                 answered: Iterable[Answer]
                 if self._is_careful:
                     answered = await self._execute_batch_carefully(leases)

@@ -51,10 +51,8 @@ from naviscope_spi.execution import (
     EncodesOps,
     Entry,
     Executor,
-    MeasuresFailures,
     PipelineBus,
     Ready,
-    RuntimeMetrics,
     StableBatches,
     SupportsBatch,
     SupportsNoWait,
@@ -72,6 +70,7 @@ from naviscope_spi.messages import (
     Skipped,
     check_depends_on,
 )
+from naviscope_spi.metrics import MeasuresFailures, MeasuresLatency, RuntimeMetrics, Statistics
 from naviscope_spi.names import (
     MAX_NAME_BYTES,
     check_name,
@@ -170,6 +169,7 @@ __all__ = [
     "Lease",
     "Leased",
     "MeasuresFailures",
+    "MeasuresLatency",
     "Message",
     "OnBarrier",
     "OnEpoch",
@@ -204,6 +204,7 @@ __all__ = [
     "SinkRejected",
     "Skipped",
     "StableBatches",
+    "Statistics",
     "StoreFailed",
     "StoreInfo",
     "StoreRefused",

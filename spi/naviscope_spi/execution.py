@@ -1,4 +1,4 @@
-"""The contracts around execution: executors, sinks, the bus, metrics and the clock."""
+"""The contracts around execution: executors, sinks, the bus and the clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_chec
 from attrs import define, frozen
 
 from naviscope_spi.dependencies import Dependency
-from naviscope_spi.errors import ErrorKind
 from naviscope_spi.messages import Message, Outcome
 from naviscope_spi.stores import EpochKey, Lease, Seq
 
@@ -24,10 +23,8 @@ __all__ = [
     "EncodesOps",
     "Entry",
     "Executor",
-    "MeasuresFailures",
     "PipelineBus",
     "Ready",
-    "RuntimeMetrics",
     "StableBatches",
     "SupportsBatch",
     "SupportsNoWait",
@@ -302,55 +299,6 @@ class SupportsNoWait(Protocol):
 
     def receive_nowait(self, limit: int) -> Sequence[Ready]:
         """Return at most `limit` hints; empty when there are none now."""
-        ...
-
-
-class RuntimeMetrics(Protocol):
-    """Hooks for measurement. Called per batch, never per message; must be quick and must not raise."""
-
-    def submitted(self, epoch: EpochKey, accepted: int, duplicates: int, conflicts: int) -> None:
-        """Messages were accepted."""
-        ...
-
-    def executed(self, kind: str, count: int, seconds: float) -> None:
-        """An executor answered for a batch of one kind."""
-        ...
-
-    def ended(self, end: str, kind: str, count: int) -> None:
-        """Messages of one kind ended in one way."""
-        ...
-
-    def sink_committed(self, entries: int, seconds: float) -> None:
-        """A sink made a batch visible."""
-        ...
-
-    def epoch_changed(self, epoch: EpochKey, state: str) -> None:
-        """An epoch opened, was sealed, blocked, completed or repaired."""
-        ...
-
-    def observed(self, depths: Mapping[str, int]) -> None:
-        """How many messages are in each state now."""
-        ...
-
-
-@runtime_checkable
-class MeasuresFailures(Protocol):
-    """Metrics that want to know what went wrong. Rare enough to be told of each; must be quick and must not raise."""
-
-    def attempt_failed(self, kind: str, error_kind: ErrorKind) -> None:
-        """An attempt of a message of a kind failed."""
-        ...
-
-    def sink_failed(self, error_kind: ErrorKind) -> None:
-        """A sink did not commit a batch."""
-        ...
-
-    def sink_slow(self, seconds: float) -> None:
-        """A sink took longer than it should."""
-        ...
-
-    def breaker_changed(self, name: str, state: Literal["closed", "open", "half-open"]) -> None:
-        """A circuit breaker changed."""
         ...
 
 
