@@ -6,9 +6,9 @@ ratios, not times.
 
 import argparse
 
-from benchmarks import core, durable, failures, flow, intake, memory, runtime
+from benchmarks import core, durable, failures, flow, intake, memory, metrics, runtime
 
-NAMES = ("core", "memory", "runtime", "failures", "flow", "intake", "durable")
+NAMES = ("core", "memory", "runtime", "failures", "flow", "intake", "metrics", "durable")
 PARTS = (*runtime.PARTS, *durable.PARTS)
 
 
@@ -36,6 +36,8 @@ def main() -> None:
         flow.run(quick=arguments.quick)
     if "intake" in names:
         intake.run(quick=arguments.quick)
+    if "metrics" in names:
+        metrics.run(quick=arguments.quick)
     if "durable" in names:
         durable.run(quick=arguments.quick, only=parts)
 

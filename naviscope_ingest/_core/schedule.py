@@ -82,7 +82,7 @@ class _Level:
             credit = queue.credit if queue.credit > 0 else queue.credit + QUANTUM * queue.weight
             turn = most = credit if credit < room else room
             if waits is not None:
-                waits += [now - each.since for each in islice(entries, most) if type(each) is Node]
+                waits += _waits_of(entries, most, now)
             while entries and turn:
                 node = entries.popleft()
                 if type(node) is not Node:
@@ -107,6 +107,15 @@ class _Level:
             elif credit <= 0:
                 ring.rotate(-1)
         return room
+
+
+def _waits_of(entries: deque[Entry], most: int, now: float) -> list[float]:
+    """Return how long the next so many messages have been ready. Lanes are left out: they are asked when they start."""
+    first, last = entries[0], entries[min(most, len(entries)) - 1]
+    if isinstance(first, Node) and isinstance(last, Node) and first.since == last.since:
+        # What became ready with one batch did so at one time, and entries stand in the order of their times.
+        return [now - first.since] * min(most, len(entries))
+    return [now - each.since for each in islice(entries, most) if isinstance(each, Node)]
 
 
 class Schedule:

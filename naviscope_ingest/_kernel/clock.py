@@ -23,5 +23,11 @@ class SystemClock:
         return trio.current_time()
 
     def reader(self) -> Callable[[], float]:
-        """Return what `monotonic` asks in this trio run, for those who ask for every message."""
-        return trio.lowlevel.current_clock().current_time
+        """Return what tells how time passes in this trio run, for those who ask for every message.
+
+        Only differences mean anything. Unless a test has put another clock in its place, trio's own is the system's
+        counter and an offset, and asking the counter itself takes a third of the time.
+        """
+        clock = trio.lowlevel.current_clock()
+        is_the_counter = type(clock).__module__.startswith("trio.") and type(clock).__name__ == "SystemClock"
+        return time.perf_counter if is_the_counter else clock.current_time

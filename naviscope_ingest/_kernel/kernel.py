@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -68,14 +68,28 @@ _LONGEST_SLEEP = 60.0
 
 
 class Kernel:
-    """Runs messages from a store through an executor into a sink."""
+    """Runs messages from a store through an executor into a sink.
+
+    Args:
+        components: what it is made of.
+        config: how it behaves.
+        store: where messages are kept.
+        clock: where time comes from.
+        injected: says how often each fault has struck that is injected on purpose.
+    """
 
     def __init__(
-        self, components: RuntimeComponents[Any, Any], config: RuntimeConfig, store: DeferredStore[Any], clock: Clock
+        self,
+        components: RuntimeComponents[Any, Any],
+        config: RuntimeConfig,
+        store: DeferredStore[Any],
+        clock: Clock,
+        injected: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.store = store
         self.clock = clock
         self._wall = clock.wall
+        self._injected = injected
         self.core = Core(
             derives=config.derives,
             on_unresolved=config.on_unresolved,
@@ -426,6 +440,7 @@ class Kernel:
             backpressure=self._pressure.is_active,
             dropped=self._pressure.dropped,
             delayed=self.core.delayed,
+            faults=self._injected(),
             epochs_in=Counter("blocked" if epoch.is_blocked else epoch.state for epoch in epochs),
         )
 

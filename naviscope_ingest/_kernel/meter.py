@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
 from typing import Any
 
 from naviscope_ingest._core import Core, Decided
@@ -28,8 +27,6 @@ from naviscope_spi import (
 )
 
 __all__ = ["Meter"]
-
-_kind_of = attrgetter("message.kind")
 
 
 class Meter:
@@ -101,8 +98,11 @@ class Meter:
             self._metrics.executed(kind, len(seconds) + self._in_company[kind], seconds)
         self.timed.clear()
         self._in_company.clear()
-        for kind, count in Counter(map(_kind_of, batch.leases)).items():
-            self._metrics.ended("committed", kind, count)
+        kinds = [lease.message.kind for lease in batch.leases]
+        if kinds and kinds.count(kinds[0]) == len(kinds):
+            self._metrics.ended("committed", kinds[0], len(kinds))
+        else:
+            self._ended(Counter(("committed", kind) for kind in kinds))
         if batch.rest is not None and batch.rest.ended:
             self._ended(Counter((ended.end, lease.message.kind) for lease, ended, _ in batch.rest.ended))
 
