@@ -53,10 +53,10 @@ from naviscope_ingest.failures import Classified, Classifier, Decision
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import Epoch, IntakeHandle
 from naviscope_ingest.letters import AttemptRecord, DeadLetter
-from naviscope_ingest.limits import Limits, LimitView
+from naviscope_ingest.limits import KindView, Limits, LimitView
 from naviscope_ingest.lookups import Lookup
 from naviscope_ingest.policies import BreakerPolicy, DeliveryMode, KindPolicy, RetryPolicy
-from naviscope_ingest.reports import EpochReport, Failure, Recovery, SubmitReceipt
+from naviscope_ingest.reports import EpochReport, Failure, MessageOutline, Recovery, SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.settings import Settings, load_settings
 from naviscope_ingest.sinks import MemorySink, SinkSet, To
@@ -155,6 +155,7 @@ __all__ = [
     "InvalidFilter",
     "InvalidMessage",
     "KindPolicy",
+    "KindView",
     "Letter",
     "LetterFilter",
     "LetterGroup",
@@ -168,6 +169,7 @@ __all__ = [
     "MemoryStore",
     "Message",
     "MessageExplanation",
+    "MessageOutline",
     "MsgspecCodec",
     "NoSuchKind",
     "Outcome",

@@ -17,7 +17,7 @@ from naviscope_ingest._kernel.epochs import EpochPage
 from naviscope_ingest.admission import WhenFull, check_when_full
 from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
-from naviscope_ingest.reports import EpochReport, SubmitReceipt
+from naviscope_ingest.reports import EpochReport, MessageOutline, SubmitReceipt
 from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
 from naviscope_spi.messages import is_number
 
@@ -424,6 +424,42 @@ class IntakeHandle(Generic[P]):
         if message_id in (page.dropped_ids or ()):
             return MessageExplanation.dropped(message_id, page.key.name)
         raise UnknownMessage(page.key.name, message_id)
+
+    def outline(self, epoch: Epoch[P] | str, message_id: str) -> MessageOutline | None:
+        """Return what is known of a message but its payload; None if it committed, or there is no such message.
+
+        Raises:
+            UnknownEpoch: there is no such epoch.
+        """
+        page = self._page(epoch)
+        tracker = self._kernel.core.epochs.get(page.key.number)
+        node = None if tracker is None else tracker.live.get(message_id)
+        if node is None:
+            return None
+        message, rare = node.message, node.rare
+        return MessageOutline(
+            id=message.id,
+            epoch=page.key.name,
+            kind=message.kind,
+            key=message.key,
+            priority=message.priority,
+            depends_on=message.depends_on,
+            added=() if rare is None else rare.added,
+            not_before=message.not_before,
+            expires_at=message.expires_at,
+            run=node.run,
+            attempts=0 if rare is None else rare.attempts,
+        )
+
+    async def wait_quiet(self) -> None:
+        """Wait until nothing is going on, and nothing will but by somebody's doing.
+
+        Other than for `wait_idle`, messages in retry and those that start at a set time are waited for, and so is what
+        becomes of those that nothing can release. Messages may still wait for others that were not submitted, for a
+        person, or for something outside; that their time may run out is not waited for.
+        """
+        await trio.lowlevel.checkpoint()
+        await self._kernel.wait_quiet()
 
     async def wait_idle(self) -> None:
         """Wait until nothing is ready, running or being committed. Messages may still wait for something."""

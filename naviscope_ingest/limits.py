@@ -13,7 +13,7 @@ from naviscope_ingest.errors import UnknownLimit
 if TYPE_CHECKING:
     from naviscope_ingest._kernel import Kernel
 
-__all__ = ["LimitView", "Limits"]
+__all__ = ["KindView", "LimitView", "Limits"]
 
 
 @frozen
@@ -29,6 +29,21 @@ class LimitView:
     name: str
     limit: Cap | Rate
     used: int | None = None
+
+
+@frozen
+class KindView:
+    """One kind of message as it is now.
+
+    Attributes:
+        kind: the kind.
+        unfinished: how many of its messages have not ended.
+        held_by: what keeps them from starting or from coming in: pauses, open breakers, strikes.
+    """
+
+    kind: str
+    unfinished: int
+    held_by: Sequence[str]
 
 
 class Limits:

@@ -9,9 +9,9 @@ import msgspec
 from attrs import fields, frozen
 
 from naviscope_ingest.errors import EpochFailed
-from naviscope_spi import BadEnd, EpochState, Seq
+from naviscope_spi import BadEnd, Dependency, EpochState, Seq
 
-__all__ = ["EpochReport", "Failure", "Recovery", "SubmitReceipt"]
+__all__ = ["EpochReport", "Failure", "MessageOutline", "Recovery", "SubmitReceipt"]
 
 
 @frozen
@@ -110,6 +110,36 @@ _encode: Final = msgspec.json.Encoder().encode
 def _failure_of(kept: Mapping[str, Any] | Sequence[Any]) -> Failure:
     """Return a failure as it was kept; until format 3 that was a list of its values."""
     return Failure(**kept) if isinstance(kept, Mapping) else Failure(*kept)
+
+
+@frozen(kw_only=True)
+class MessageOutline:
+    """What is known of a message that has not committed, but for its payload, which only its store has.
+
+    Attributes:
+        id: its id.
+        epoch: the name of its epoch.
+        kind: its kind.
+        key: its key.
+        priority: its priority.
+        depends_on: what it waits or waited for.
+        added: what deferrals added to that.
+        not_before, expires_at: its times.
+        run: how often it was replayed.
+        attempts: how many attempts of this run failed.
+    """
+
+    id: str
+    epoch: str
+    kind: str
+    key: str | None
+    priority: int
+    depends_on: Sequence[str | Dependency]
+    added: Sequence[str | Dependency]
+    not_before: float | None
+    expires_at: float | None
+    run: int
+    attempts: int
 
 
 @frozen

@@ -17,7 +17,7 @@ from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
 from naviscope_ingest.errors import RuntimeFailed, WrongState
 from naviscope_ingest.intake import IntakeHandle
 from naviscope_ingest.interop import AsyncioIntake, BlockingIntake, running_for_asyncio, running_in_thread
-from naviscope_ingest.limits import Limits
+from naviscope_ingest.limits import KindView, Limits
 from naviscope_ingest.reports import Recovery
 from naviscope_ingest.sinks import MemorySink
 from naviscope_ingest.stores import MemoryStore, open_store
@@ -249,6 +249,10 @@ class IngestRuntime(Generic[P, Op]):
         await self._kernel.ended.wait()
         return self._drained
 
+    async def wait_ended(self) -> None:
+        """Wait until it has stopped or failed."""
+        await self._kernel.ended.wait()
+
     # Live control
 
     def pause(self, kind: str | None = None, *, reason: str = "") -> None:
@@ -285,6 +289,10 @@ class IngestRuntime(Generic[P, Op]):
     def unstrike(self, kind: str | None = None, *, id: str | None = None) -> bool:  # noqa: A002 - as in Message
         """Let in again what was struck; return whether it was."""
         return self._kernel.steering.unstrike(kind, id)
+
+    def kinds(self) -> Sequence[KindView]:
+        """Return the kinds that messages have or the configuration names, and what holds them."""
+        return [KindView(kind, unfinished, held_by) for kind, unfinished, held_by in self._kernel.steering.kinds()]
 
     @property
     def struck(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -16,11 +16,12 @@ from typing import TypeAlias
 import trio
 from rich.console import Console
 
-from examples.code_index.pipeline import SURVEY, make_app
-from examples.code_index.screen import Tally, show_progress, show_report, show_uses
-from examples.code_index.tables import Index
 from naviscope_ingest import Epoch, EpochReport, Ingest, IntakeHandle, RuntimeStopped
 from naviscope_ingest.faults import VARIABLE, Faults, InvalidFaults
+
+from .pipeline import SURVEY, make_app
+from .screen import Tally, show_progress, show_report, show_uses
+from .tables import Index
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 FOLDER = Path(".code-index")
@@ -29,9 +30,9 @@ Show: TypeAlias = Callable[[Epoch[object], str], Awaitable[EpochReport]]
 """Waits for an epoch under a title."""
 
 
-def read_arguments() -> argparse.Namespace:
+def read_arguments(given: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m examples.code_index",
+        prog=prog,
         description="Index a Python source tree: where is it defined, and who uses it?",
         epilog="Start it again at any time: it goes on where it was, and does again what an edit touched. "
         f"{VARIABLE}=declare:0.05:5xx,commit:0.01:crash breaks it on purpose.",
@@ -46,7 +47,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--find", metavar="NAME", action="append", default=[], help="show definition and callers of a name afterwards"
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     arguments.path = arguments.path.resolve()
     if not arguments.path.is_dir():
         parser.error(f"{arguments.path} is no folder: name the one that holds your packages")
@@ -110,8 +111,8 @@ def examples_of(database: Path) -> list[str]:
     return [str(name) for (name,) in most]
 
 
-def main() -> int:
-    arguments = read_arguments()
+def main(given: Sequence[str] | None = None, *, prog: str = "python -m examples.code_index") -> int:
+    arguments = read_arguments(given, prog)
     database = arguments.database or database_for(arguments.path, with_tests=not arguments.without_tests)
     console, tally, started = Console(), Tally(), time.perf_counter()
     app = make_app(

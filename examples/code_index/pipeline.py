@@ -23,10 +23,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from examples.code_index.names import NotDeclared, Resolver, Target
-from examples.code_index.syntax import scan
-from examples.code_index.tables import SCHEMA, Index, declare_ops, forget_ops, link_ops, summary_ops
-from examples.code_index.tree import SourceFile, changes, content_hash, modules_without_source
 from naviscope_ingest import (
     Deferred,
     Delivery,
@@ -42,6 +38,11 @@ from naviscope_ingest import (
 )
 from naviscope_ingest.faults import Faults
 from naviscope_ingest.sinks import Delete, SqliteSink, SqlOp, Upsert
+
+from .names import NotDeclared, Resolver, Target
+from .syntax import scan
+from .tables import SCHEMA, Index, declare_ops, forget_ops, link_ops, summary_ops
+from .tree import SourceFile, changes, content_hash, modules_without_source
 
 __all__ = ["SURVEY", "make_app"]
 

@@ -17,10 +17,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.code_index.names import Resolver
-from examples.code_index.tables import Index
 from naviscope_ingest import Epoch, EpochExplanation, EpochReport
 from naviscope_spi import EpochKey, Statistics
+
+from .names import Resolver
+from .tables import Index
 
 __all__ = ["Tally", "show_progress", "show_report", "show_uses"]
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import apsw
 
-from examples.code_index.names import NotDeclared, Target
-from examples.code_index.syntax import Scan
 from naviscope_ingest.sinks import Delete, Execute, SqlOp
+
+from .names import NotDeclared, Target
+from .syntax import Scan
 
 __all__ = ["OF_A_FILE", "SCHEMA", "Index", "Use", "declare_ops", "forget_ops", "link_ops", "summary_ops"]
 

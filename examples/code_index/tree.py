@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.code_index.tables import Index
+from .tables import Index
 
 __all__ = ["Changes", "SourceFile", "changes", "content_hash", "modules_without_source", "source_files"]
 

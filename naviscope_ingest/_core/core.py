@@ -10,6 +10,7 @@ read back what it wrote itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -133,6 +134,17 @@ class Core:
         return self._transitions.timers.count > 0 or self._lookout.due is not None
 
     @property
+    def will_go_on(self) -> bool:
+        """Whether time alone brings more to do: a retry, a set start, or a look at what nothing can release.
+
+        It asks every message that waits, so it is for those who ask seldom.
+        """
+        if self._lookout.due is not None:
+            return True
+        waiting = (epoch for epoch in self._transitions.unfinished.values() if epoch.waiting)
+        return any(node.state is State.DELAYED for epoch in waiting for node in epoch.live.values())
+
+    @property
     def size(self) -> int:
         """How many messages have not committed. At least as many as are unfinished, and quicker to say."""
         return len(self._nodes)
@@ -140,6 +152,10 @@ class Core:
     def kinds(self) -> set[str]:
         """Return the kinds of messages that have not committed."""
         return {node.message.kind for node in self._nodes.values()}
+
+    def unfinished_by_kind(self) -> Mapping[str, int]:
+        """Return how many messages of each kind have not ended. It asks every message."""
+        return Counter(node.message.kind for node in self._nodes.values() if node.state is not State.ENDED)
 
     @property
     def open_epochs(self) -> Mapping[int, EpochTracker]:

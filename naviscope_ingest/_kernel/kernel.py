@@ -406,6 +406,15 @@ class Kernel:
             self.check_running()
             await self._progress.park()
 
+    async def wait_quiet(self) -> None:
+        """Wait until nothing is going on, and nothing will but by somebody's doing."""
+        while True:
+            await self.wait_idle()
+            if not self.core.will_go_on:
+                return
+            await self._progress.park()
+            self.check_running()
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready, running or being committed."""

@@ -157,11 +157,28 @@ class Steering:
 
     def _check_kind(self, kind: str) -> None:
         """Refuse a kind that no message has, and that nothing is configured for."""
+        known = self._configured()
+        if kind not in known and kind not in (present := self._core.kinds()):
+            raise NoSuchKind(kind, sorted(known | present))
+
+    def _configured(self) -> set[str]:
+        """Return the kinds that the configuration names."""
         derives = self._config.derives or {}
         known = {*self._config.kinds, *derives, *(each for some in derives.values() for each in some)}
         known.update(each.kind for each in self._control.limits.values() if each.kind is not None)
-        if kind not in known and kind not in (present := self._core.kinds()):
-            raise NoSuchKind(kind, sorted(known | present))
+        return known
+
+    def kinds(self) -> list[tuple[str, int, list[str]]]:
+        """Return every kind that is known, with how many of its messages are unfinished, and what holds them."""
+        unfinished = self._core.unfinished_by_kind()
+        held: dict[str | None, list[str]] = {}
+        for (kind, _), door in self._control.doors().items():
+            held.setdefault(kind, []).append(f"{door.kind}: {door.reason}" if door.reason else door.kind)
+        for strike in self.strikes:
+            if strike.kind is not None:
+                held.setdefault(strike.kind, []).append(f"struck: {strike.rule}")
+        known = sorted({*self._configured(), *self._core.kinds(), *(kind for kind in held if kind is not None)})
+        return [(kind, unfinished.get(kind, 0), held.get(None, []) + held.get(kind, [])) for kind in known]
 
     # Strikes
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from naviscope_ingest.stores.sqlite.errors import StoreLocked, StoreUnavailable
 
-__all__ = ["LockFile"]
+__all__ = ["LockFile", "holder_of"]
 
 # Windows locks bytes, and keeps others from reading them. This one is far behind the text.
 _LOCKED_BYTE = 1 << 30
@@ -68,6 +68,22 @@ class LockFile:
                 os.write(self._file, json.dumps(holder).encode())
 
 
+def holder_of(store: Path) -> str | None:
+    """Say who works on a store, None if nobody does. Nothing is changed by asking."""
+    place = store.resolve()
+    try:
+        file = os.open(place.with_name(f"{place.name}.lock"), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        _try_lock(file)
+    except OSError:
+        return _holder(file)
+    finally:
+        os.close(file)
+    return None
+
+
 def _holder(file: int) -> str:
     try:
         os.lseek(file, 0, os.SEEK_SET)
@@ -85,8 +101,13 @@ if sys.platform == "win32":
         os.lseek(file, _LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
 
+    _try_lock = _lock
+
 else:
     import fcntl
 
     def _lock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _try_lock(file: int) -> None:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -211,6 +211,11 @@ class SqliteStore(Generic[P]):
         return self._info
 
     @property
+    def path(self) -> str:
+        """The file."""
+        return self._ledger.database.path
+
+    @property
     def codec(self) -> PayloadCodec:
         """How payloads are encoded."""
         return self._ledger.scribe.codec

@@ -1,0 +1,72 @@
+"""The log of `run`: a line for each record, as text or as JSON with everything that the record knows."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from naviscope_ingest.cli.screen import clean
+
+__all__ = ["JsonLines", "TextLines", "log_to"]
+
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; the rest are facts."""
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as one object: time, level, logger, message, its facts, and its traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        facts: dict[str, Any] = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        line = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode({**facts, **line}, enc_hook=repr).decode()
+
+
+class TextLines(logging.Formatter):
+    """Writes a record for people: time, level and message, and its traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = f"{_moment(record)} {record.levelname.lower():<7} {clean(record.getMessage())}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints above whatever is live on a console."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else ""
+            self._console.print(Text(self.format(record), style))
+        except Exception:
+            self.handleError(record)
+
+
+def log_to(console: Console, form: Literal["text", "json"], level: str) -> None:
+    """Print the log of the process to a console, at this level and above."""
+    handler = _ConsoleHandler(console)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
