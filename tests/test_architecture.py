@@ -33,6 +33,7 @@ ABOVE_KERNEL = tuple(
         "flow",
     )
 )
+CONSOLE, CLI = "naviscope_ingest.console", "naviscope_ingest.cli"
 # These know the contracts and their library alone, so that adapters may use them.
 SHARED = ("naviscope_ingest.codecs", "naviscope_ingest._encoding", "naviscope_ingest._sqlite_log")
 OUR_PACKAGES = ("naviscope_ingest", "naviscope_spi")
@@ -142,6 +143,17 @@ def kernel_looks_down(module: Module) -> Iterator[Violation]:
             yield Violation(module.name, line, f"the kernel may not import {name}")
 
 
+def people_are_on_top(module: Module) -> Iterator[Violation]:
+    """Nobody below knows of the console or the command line; only that one knows of terminals."""
+    if within(module.name, CLI, "naviscope_ingest.__main__"):
+        return
+    for line, name in imports(module):
+        if within(name, CLI) or (within(name, CONSOLE) and not within(module.name, CONSOLE)):
+            yield Violation(module.name, line, f"{module.name} may not import {name}")
+        elif within(name, "click", "rich"):
+            yield Violation(module.name, line, f"{name} is for the command line")
+
+
 def is_front_door(name: str) -> bool:
     """Say whether a name is taken from `naviscope_ingest/__init__.py`, which imports every layer.
 
@@ -183,6 +195,7 @@ RULES: tuple[Rule, ...] = (
     adapters_know_only_contracts,
     shared_modules_know_only_contracts,
     kernel_looks_down,
+    people_are_on_top,
     contracts_have_one_path,
     order_is_repeatable,
 )
@@ -241,6 +254,10 @@ def test_the_packages_keep_the_rule(package, rule):
         (kernel_looks_down, f"{KERNEL}.loop", "from ..handlers import registry"),
         (kernel_looks_down, f"{KERNEL}.loop", "import naviscope_ingest"),
         (kernel_looks_down, f"{KERNEL}.loop", "from naviscope_ingest import NoSuchModule"),
+        (people_are_on_top, "naviscope_ingest.runtime", "from naviscope_ingest import console"),
+        (people_are_on_top, "naviscope_ingest.handlers.app", "from naviscope_ingest.cli import main"),
+        (people_are_on_top, CONSOLE, "from naviscope_ingest.cli import main"),
+        (people_are_on_top, f"{CONSOLE}.server", "import rich.console"),
         (contracts_have_one_path, "naviscope_ingest.runtime", "import spi"),
         (contracts_have_one_path, "naviscope_ingest.runtime", "from spi.naviscope_spi import message"),
         (contracts_have_one_path, "naviscope_ingest.runtime", "from spi import naviscope_spi"),

@@ -68,6 +68,7 @@ class Group(click.Group):
 _STORE = click.option("--store", "-s", metavar="FILE|URL", help="The store.  [env: NAVISCOPE_STORE]")
 _APP = click.option("--app", "-a", metavar="MODULE:APP", help="The app: says which store, and checks payloads.")
 _SOCKET = click.option("--socket", metavar="PATH", help="The control socket, if it is not beside the store.")
+_CONFIG = click.option("--config", metavar="FILE", help="The configuration.  [env: NAVISCOPE_CONFIG]")
 _JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 _DEBUG = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
@@ -93,13 +94,14 @@ def command(
             store: str | None = None,
             app: str | None = None,
             socket: str | None = None,
+            config: str | None = None,
             is_json: bool,
             **options: Any,  # noqa: ANN401 - its own
         ) -> Exit:
-            target = Target(store, app, socket)
+            target = Target(store, app, socket, config)
             return trio.run(partial(_run, work, Screen(is_json=is_json), target, mode=mode, given=(args, options)))
 
-        shared = [_JSON, _DEBUG] if mode == "none" else [_STORE, _APP, _SOCKET, _JSON, _DEBUG]
+        shared = [_JSON, _DEBUG] if mode == "none" else [_STORE, _APP, _CONFIG, _SOCKET, _JSON, _DEBUG]
         decorated: Any = run
         for option in reversed(shared):
             decorated = option(decorated)

@@ -51,7 +51,12 @@ def _filters(function: C) -> C:
         click.option("--epoch", "-e", help="Of this epoch."),
         click.option("--id", "message_id", help="Of the message with this id."),
         click.option("--kind", help="Of messages of this kind."),
-        click.option("--error-kind", type=click.Choice(ERROR_KINDS), help="With this kind of error."),
+        click.option(
+            "--error-kind",
+            type=click.Choice(ERROR_KINDS),
+            metavar="KIND",
+            help=f"With this kind of error: {', '.join(ERROR_KINDS)}.",
+        ),
         click.option("--fingerprint", help="That failed alike: see dead-letter group."),
         click.option("--end", type=click.Choice(["dead", "expired"]), help="That ended so."),
         click.option("--since", type=Moment(), help="That ended since this time: 2026-11-18T20:00:00Z, or 2h."),
@@ -283,7 +288,7 @@ async def export_letters(
     call.screen.note(f"{count:,} letters in {output}")
 
 
-@command(dead_letter, "import", mode="change")
+@command(dead_letter, "import", mode="make")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--epoch", "-e", required=True, help="The epoch that they go to; made if there is none.")
 @click.option("--keep-open", is_flag=True, help="Do not seal the epoch.")

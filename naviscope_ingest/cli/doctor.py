@@ -18,10 +18,12 @@ from attrs import asdict, frozen
 from naviscope_ingest.cli.commands import Call, command
 from naviscope_ingest.cli.failures import Exit, Failure, failure_of
 from naviscope_ingest.cli.stores import size
-from naviscope_ingest.cli.targets import Target, load_app
+from naviscope_ingest.cli.targets import Target, environment, load_app
 from naviscope_ingest.console import control_path, is_served
+from naviscope_ingest.errors import ConfigurationError
 from naviscope_ingest.intake import IntakeHandle
 from naviscope_ingest.runtime import IngestRuntime
+from naviscope_ingest.settings import load_settings
 from naviscope_ingest.stores.sqlite.lockfile import holder_of
 
 __all__ = ["Finding", "declare_doctor"]
@@ -57,10 +59,11 @@ def declare_doctor(group: click.Group) -> None:
 
     @command(group, "doctor", mode="none")
     @click.option("--store", "-s", metavar="FILE|URL", help="The store.  [env: NAVISCOPE_STORE]")
+    @click.option("--config", metavar="FILE", help="The configuration.  [env: NAVISCOPE_CONFIG]")
     @click.option("--app", "-a", metavar="MODULE:APP", help="An app, to see whether it can be loaded.")
     async def doctor(call: Call) -> Exit:
         """Look at Python, SQLite, the store, its process, its disk and its permissions, and say what to do."""
-        findings = [*_environment(), *_app(call.target)]
+        findings = [*_environment(), *_configuration(call.target), *_app(call.target)]
         file = _file(call.target, findings)
         if file is not None:
             findings += _around(file)
@@ -100,11 +103,23 @@ def _version(name: str) -> str:
         return "unknown"
 
 
+def _configuration(target: Target) -> Iterator[Finding]:
+    try:
+        settings = load_settings(target.config, environ=environment())
+    except ConfigurationError as error:
+        for problem in error.problems:
+            yield Finding("configuration", "bad", str(problem), "see docs/reference/configuration.md")
+        return
+    said = [each for each in settings.entries if each.origin.source != "default"]
+    file = f"{settings.file}, " if settings.file is not None else ""
+    yield Finding("configuration", "good", f"{file}{len(said)} values differ from the defaults")
+
+
 def _app(target: Target) -> Iterator[Finding]:
     if target.app is None:
         return
     try:
-        app = load_app(target.app)
+        app = load_app(target.app, config=target.config)
     except Failure as failure:
         yield Finding("app", "bad", failure.reason, failure.hint)
         return

@@ -10,7 +10,7 @@ import click
 
 from naviscope_ingest.console import ControlUnavailable, Refused
 from naviscope_ingest.console.desk import refused
-from naviscope_ingest.errors import HandlerError, RuntimeFailed
+from naviscope_ingest.errors import ConfigurationError, HandlerError, RuntimeFailed
 
 __all__ = ["EXITS", "Exit", "Failure", "failure_of"]
 
@@ -123,6 +123,10 @@ def failure_of(error: BaseException) -> Failure:
     """Return how a command ends by an error."""
     if isinstance(error, Failure):
         return error
+    if isinstance(error, ConfigurationError):
+        return Failure(
+            _sentence("; ".join(map(str, error.problems))), "naviscope-ingest config schema says what may be"
+        )
     if isinstance(error, click.NoSuchOption):
         return Failure(f"there is no option {error.option_name}", _usage_hint(error))
     if isinstance(error, click.UsageError):
@@ -142,8 +146,8 @@ def _of_refused(told: Refused, error: Exception) -> Failure:
     code = _CODES.get(told.type, Exit.WRONG_USE)
     hint = _HINTS.get(told.type, "")
     if isinstance(error, RuntimeFailed) and isinstance(error.__cause__, Exception):
-        cause = refused(error.__cause__)
-        return Failure(_sentence(f"the runtime failed: {cause.type}: {cause.text}"), hint, code)
+        cause = error.__cause__
+        return Failure(_sentence(f"the runtime failed: {type(cause).__name__}: {cause}"), hint, code)
     if isinstance(error, ControlUnavailable | HandlerError):
         hint = hint or "see the text above"
     return Failure(_sentence(told.text) or told.type, hint or "see --help", code)

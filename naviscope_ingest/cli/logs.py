@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -12,7 +14,7 @@ from rich.text import Text
 
 from naviscope_ingest.cli.screen import clean
 
-__all__ = ["JsonLines", "TextLines", "log_to"]
+__all__ = ["JsonLines", "TextLines", "logging_to"]
 
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; the rest are facts."""
@@ -63,10 +65,17 @@ class _ConsoleHandler(logging.Handler):
             self.handleError(record)
 
 
-def log_to(console: Console, form: Literal["text", "json"], level: str) -> None:
-    """Print the log of the process to a console, at this level and above."""
+@contextmanager
+def logging_to(console: Console, form: Literal["text", "json"], level: str) -> Iterator[None]:
+    """Print the log of the process to a console, at this level and above, for as long as a block lasts."""
     handler = _ConsoleHandler(console)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     root = logging.getLogger()
+    before = root.level
     root.addHandler(handler)
     root.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

@@ -21,6 +21,7 @@ from naviscope_ingest.cli.failures import Exit, failure_of
 from naviscope_ingest.cli.live import kind, limit
 from naviscope_ingest.cli.run import declare_run
 from naviscope_ingest.cli.screen import Screen
+from naviscope_ingest.cli.settings import config
 from naviscope_ingest.cli.stores import store
 from naviscope_ingest.cli.submit import declare_submit
 
@@ -41,7 +42,7 @@ def program() -> None:
 
 declare_run(program)
 declare_submit(program)
-for _noun in (epoch, message, dead_letter, limit, kind, store):
+for _noun in (epoch, message, dead_letter, limit, kind, store, config):
     program.add_command(_noun)
 declare_doctor(program)
 declare_demo(program)

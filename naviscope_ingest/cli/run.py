@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -19,9 +18,9 @@ from rich.text import Text
 from naviscope_ingest.cli.commands import Call, Duration, command
 from naviscope_ingest.cli.epochs import outcome
 from naviscope_ingest.cli.failures import Exit, Failure
-from naviscope_ingest.cli.logs import log_to
+from naviscope_ingest.cli.logs import logging_to
 from naviscope_ingest.cli.screen import Column, Screen
-from naviscope_ingest.cli.targets import STORE, load_app, url_of
+from naviscope_ingest.cli.targets import load_app, url_of
 from naviscope_ingest.cli.waiting import Pace
 from naviscope_ingest.console import ControlUnavailable, serve_control
 from naviscope_ingest.console.views import report_view
@@ -66,7 +65,8 @@ def declare_run(group: click.Group) -> None:
 
     @command(group, "run", mode="none")
     @click.argument("app_name", metavar="MODULE:APP")
-    @click.option("--store", "-s", metavar="FILE|URL", help=f"Another store than the app's own.  [env: {STORE}]")
+    @click.option("--store", "-s", metavar="FILE|URL", help="Another store than the app's own.")
+    @click.option("--config", metavar="FILE", help="The configuration.  [env: NAVISCOPE_CONFIG]")
     @click.option("--until-idle", is_flag=True, help="End when nothing is left to do, with a report.")
     @click.option("--restart", is_flag=True, help="Start again when the runtime failed, after a growing delay.")
     @click.option("--max-restarts", type=click.IntRange(1), help="How often at most in a row.  [default: no limit]")
@@ -95,17 +95,16 @@ def declare_run(group: click.Group) -> None:
         """
         if max_restarts is not None and not restart:
             raise Failure("--max-restarts without --restart", "add --restart")
-        app = load_app(app_name, _store(call))
-        log_to(call.screen.errors, log_format, log_level)
+        app = load_app(app_name, _store(call), config=call.target.config)
         restarts = (1 << 30 if max_restarts is None else max_restarts) if restart else 0
         options = _Options(until_idle, restarts, drain_timeout, control, call.target.socket)
-        ending = await _keep_running(app, options, call.screen)
+        with logging_to(call.screen.errors, log_format, log_level):
+            ending = await _keep_running(app, options, call.screen)
         return _finish(call.screen, ending, until_idle=until_idle)
 
 
 def _store(call: Call) -> str | None:
-    named = call.target.store or os.environ.get(STORE)
-    return None if named is None else url_of(named)
+    return None if call.target.store is None else url_of(call.target.store)
 
 
 async def _keep_running(app: Ingest, options: _Options, screen: Screen) -> _Ending:
@@ -151,16 +150,18 @@ async def _sleep_unless_asked(delay: float, ending: _Ending) -> bool:
 async def _run_once(app: Ingest, options: _Options, screen: Screen) -> _Ending:
     ending = _Ending()
     with trio.CancelScope() as scope:
-        async with app.running() as intake, _controlled(intake, options), trio.open_nursery() as nursery:
-            before = {report.number for report in intake.epochs() if report.is_completed}
+        async with app.running() as intake, trio.open_nursery() as nursery:
+            # Before anybody can find the socket: whoever does may well send a signal.
             await nursery.start(_obey_signals, intake, options, ending, scope)
-            nursery.start_soon(_show, intake, screen)
-            if options.until_idle:
-                await _until_idle(intake)
-            else:
-                await _until_stopped(intake)
-            reports = [report for report in intake.epochs() if report.number not in before]
-            ending.reports = tuple(report_view(report) for report in reports)
+            async with _controlled(intake, options):
+                before = {report.number for report in intake.epochs() if report.is_completed}
+                nursery.start_soon(_show, intake, screen)
+                if options.until_idle:
+                    await _until_idle(intake)
+                else:
+                    await intake.runtime.wait_ended()
+                reports = [report for report in intake.epochs() if report.number not in before]
+                ending.reports = tuple(report_view(report) for report in reports)
             nursery.cancel_scope.cancel()
     return ending
 
@@ -185,10 +186,6 @@ async def _until_idle(intake: IntakeHandle[Any]) -> None:
     with suppress(RuntimeStopped):
         await intake.wait_quiet()
         return
-    await intake.runtime.wait_ended()
-
-
-async def _until_stopped(intake: IntakeHandle[Any]) -> None:
     await intake.runtime.wait_ended()
 
 

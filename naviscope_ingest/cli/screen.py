@@ -73,7 +73,11 @@ def span(seconds: float) -> str:
 
 
 def _text(cell: Cell) -> str:
-    return clean(cell[0]) if isinstance(cell, tuple) else f"{cell:,}" if isinstance(cell, int) else clean(cell)
+    return clean(cell[0] if isinstance(cell, tuple) else cell if isinstance(cell, str) else str(cell))
+
+
+def _grouped(cell: Cell) -> Cell:
+    return f"{cell:,}" if isinstance(cell, int) else cell
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[tuple[int, int]]:
@@ -168,6 +172,9 @@ class Screen:
         if not rows:
             (self.say if self.is_terminal else self.note)(empty, "dim")
             return
+        if self.is_terminal:
+            # In a pipe a number is what another program can read.
+            rows = [[_grouped(cell) for cell in row] for row in rows]
         shown = layout(columns, rows, self.console.width if self.is_terminal else None)
         self.console.print(self._row(columns, shown, [each.name.upper() for each in columns], "dim"))
         for row in rows:
@@ -187,6 +194,7 @@ class Screen:
             line.append(padded, cell[1] if isinstance(cell, tuple) else style)
             if not is_last:
                 line.append(" " * _GAP)
+        line.rstrip()
         return line
 
     def failure(self, reason: str, hint: str) -> None:

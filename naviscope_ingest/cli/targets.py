@@ -19,12 +19,18 @@ from naviscope_ingest.cli.failures import Exit, Failure
 from naviscope_ingest.console import Desk, LocalDesk, connect_control, control_path
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.runtime import IngestRuntime
+from naviscope_ingest.settings import load_settings
 from naviscope_ingest.stores.sqlite import StoreLocked
 
-__all__ = ["STORE", "Target", "load_app"]
+__all__ = ["CONFIG", "STORE", "Target", "environment", "load_app", "url_of"]
 
 STORE = "NAVISCOPE_STORE"
 """The environment variable that names the store where no option does."""
+
+_OURS = str(Path(__file__).parents[1])
+
+CONFIG = "NAVISCOPE_CONFIG"
+"""The one that names a file of configuration."""
 
 
 @frozen
@@ -35,11 +41,13 @@ class Target:
         store: a path or a URL, if one was named.
         app: "module:app", if one was named.
         socket: a control socket, if one was named.
+        config: a file of configuration, if one was named.
     """
 
     store: str | None = None
     app: str | None = None
     socket: str | None = None
+    config: str | None = None
 
     @property
     def url(self) -> str:
@@ -48,11 +56,14 @@ class Target:
         Raises:
             Failure: none was named.
         """
-        named = self.store or os.environ.get(STORE)
-        if named:
-            return url_of(named)
+        if self.store:
+            return url_of(self.store)
         if self.app is not None:
-            return load_app(self.app).url
+            return load_app(self.app, config=self.config).url
+        if named := os.environ.get(STORE):
+            return url_of(named)
+        if self.config is not None or os.environ.get(CONFIG):
+            return load_settings(self.config, environ=environment()).store
         raise Failure("no store was named", f"give --store ingest.db, or set {STORE}")
 
     @property
@@ -101,7 +112,7 @@ class Target:
             raise Failure("a store in memory is gone with its process", "name the file of a store: --store ingest.db")
         if file is not None and not makes and not file.exists():
             raise Failure(f"there is no store at {file}", "naviscope-ingest submit and run make one")
-        app = None if self.app is None else load_app(self.app, url)
+        app = None if self.app is None else load_app(self.app, url, config=self.config)
         opening = (
             IngestRuntime.at_rest(url, read_only=not changes) if app is None else app.at_rest(read_only=not changes)
         )
@@ -121,12 +132,21 @@ def url_of(named: str) -> str:
     return f"sqlite:///{named}"
 
 
-def load_app(named: str, url: str | None = None) -> Ingest:
+def environment() -> dict[str, str]:
+    """Return the environment variables; the one that names the store may name it by its path."""
+    found = dict(os.environ)
+    if named := found.get(STORE):
+        found[STORE] = url_of(named)
+    return found
+
+
+def load_app(named: str, url: str | None = None, *, config: str | None = None) -> Ingest:
     """Return the app that "module:app" names; a function without arguments that returns one will do too.
 
     Args:
         named: the name.
         url: a store to use instead of the app's own.
+        config: a file of configuration, for what the app does not say itself.
 
     Raises:
         Failure: there is none of that name.
@@ -147,6 +167,7 @@ def load_app(named: str, url: str | None = None) -> Ingest:
         raise Failure(f"{named} is {found!r:.80}", "name an Ingest, or a function without arguments that returns one")
     if url is not None:
         found.url = url
+    found.configure(config, environ=environment())
     return found
 
 
@@ -179,5 +200,7 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+    # Where it is ours that refuses something, the line that is wrong is the one that called us.
+    theirs = [each for each in frames if not each.filename.startswith(_OURS)] or frames
+    place = f"{theirs[-1].filename}:{theirs[-1].lineno}: " if theirs else ""
     return f"{place}{type(error).__name__}: {error}"

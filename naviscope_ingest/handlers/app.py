@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve, fields
 
@@ -24,10 +25,17 @@ from naviscope_ingest.sinks import MemorySink
 from naviscope_ingest.stores import open_store
 from naviscope_spi import CommitSink, EncodesPayloads, PayloadCodec, RuntimeMetrics, check_name
 
+if TYPE_CHECKING:
+    from naviscope_ingest.settings import Settings
+
 __all__ = ["Ingest"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=CommitSink[Any])
+
+
+_NO_STORE = "memory://"
+"""The store of an app that names none; a configuration may name another."""
 
 
 class Ingest:
@@ -45,12 +53,13 @@ class Ingest:
         **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `retain`.
 
     Attributes:
-        url: as given.
+        url: as given, or as a configuration has it.
+        settings: what `configure` read last; None if it was never called.
     """
 
     def __init__(
         self,
-        url: str = "memory://",
+        url: str = _NO_STORE,
         *,
         config: RuntimeConfig | None = None,
         metrics: RuntimeMetrics | None = None,
@@ -64,13 +73,14 @@ class Ingest:
         if "codec" in options:
             raise ValueError("Ingest(codec=...): an app makes its own codec, from the annotations of its handlers")
         self.url = url
+        self.settings: Settings | None = None
         self._config = config or RuntimeConfig()
         self._metrics = metrics
         self._threads = threads
         self._processes = processes
         self._options = options
         self._handlers: dict[str, Handler] = {}
-        self._kinds = dict(self._config.kinds)
+        self._policies: dict[str, dict[str, Any]] = {}
         self._sink: CommitSink[Any] | None = None
         self._intake: IntakeHandle[Any] | None = None
 
@@ -109,7 +119,8 @@ class Ingest:
         """
         check_name("kind", kind)
         if policy:
-            self._kinds[kind] = self._policy(kind, policy)
+            self._check_policy(kind, policy)
+            self._policies[kind] = policy
         if derives is not None:
             self._check_derives(kind, derives)
 
@@ -126,13 +137,16 @@ class Ingest:
 
         return declare
 
-    def _policy(self, kind: str, options: dict[str, Any]) -> KindPolicy:
+    def _check_policy(self, kind: str, options: dict[str, Any]) -> None:
         known = [each.name for each in fields(KindPolicy)]
         for name in options:
             if name not in known:
                 close = get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}"
                 raise HandlerError(f"handler({kind!r}, {name}=...): there is no such option: {hint}")
+        self._policy(kind, options)
+
+    def _policy(self, kind: str, options: dict[str, Any]) -> KindPolicy:
         return evolve(self._config.kinds.get(kind, self._config.other_kinds), **options)
 
     @staticmethod
@@ -151,6 +165,30 @@ class Ingest:
         self._sink = sink
         return sink
 
+    def configure(
+        self, file: str | os.PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None
+    ) -> Settings:
+        """Read the configuration for everything that the program does not say itself, and return what it comes to.
+
+        What it says goes first: the URL of the store, `config=`, and what handlers declare; then environment variables,
+        then the file. Call it when the handlers are declared; nothing is read otherwise.
+
+        Args:
+            file: in TOML or YAML; unless it is given, the one that `NAVISCOPE_CONFIG` names, if any.
+            environ: the environment variables; those of the process unless they are given.
+
+        Raises:
+            ConfigurationError: something in it is wrong. It names everything that is.
+        """
+        from naviscope_ingest.settings import load_settings
+
+        keywords = {} if self.url == _NO_STORE else {"store": self.url}
+        settings = load_settings(file, environ=environ, config=self.config, keywords=keywords)
+        self.url, self._config = settings.store, settings.runtime
+        self._options = {**settings.store_options.arguments(), **self._options}
+        self.settings = settings
+        return settings
+
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """What was declared, by kind."""
@@ -159,8 +197,13 @@ class Ingest:
     @property
     def config(self) -> RuntimeConfig:
         """How the runtime behaves, with what handlers declare."""
+        kinds = {kind: self._policy(kind, options) for kind, options in self._policies.items()}
         declared = {kind: each.derives for kind, each in self._handlers.items() if each.derives is not None}
-        return evolve(self._config, kinds=self._kinds, derives={**(self._config.derives or {}), **declared} or None)
+        return evolve(
+            self._config,
+            kinds={**self._config.kinds, **kinds},
+            derives={**(self._config.derives or {}), **declared} or None,
+        )
 
     def inline_components(self) -> RuntimeComponents[Any, Any]:
         """Return handlers and sink for a runtime that a test makes: in virtual time, or in a simulation.
@@ -209,7 +252,7 @@ class Ingest:
             components: RuntimeComponents[Any, Any] = RuntimeComponents(
                 executor=table, commit_sink=self._sink or MemorySink(), store=store, metrics=self._metrics
             )
-            runtime = IngestRuntime(components, self.config)
+            runtime = IngestRuntime(components, self._running_config())
             intake = await stack.enter_async_context(runtime.running())
             self._intake = intake
             try:
@@ -246,7 +289,7 @@ class Ingest:
             self.url,
             read_only=read_only,
             executor=table,
-            config=self.config,
+            config=self._running_config(),
             **self._store_options(codec),
         ) as intake:
             yield intake
@@ -280,3 +323,8 @@ class Ingest:
     def _store_options(self, codec: object) -> dict[str, Any]:
         # A store in memory keeps payloads as they are: handlers get them converted all the same.
         return self._options if self.url.startswith("memory:") else {"codec": codec, **self._options}
+
+    def _running_config(self) -> RuntimeConfig:
+        # Every kind that has a handler is known: it can be paused before its first message.
+        config = self.config
+        return evolve(config, kinds={**{kind: config.policy(kind) for kind in self._handlers}, **config.kinds})
