@@ -176,8 +176,8 @@ class EpochBook:
             self._keep_for_now(number)
 
     def _keep_for_now(self, number: int) -> None:
+        self._completed.pop(number, None)
         self._completed[number] = None
-        self._completed.move_to_end(number)
         while len(self._completed) > self._keep:
             oldest = self._completed.popitem(last=False)[0]
             if not self._core.epochs[oldest].is_pinned:

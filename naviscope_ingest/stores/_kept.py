@@ -154,9 +154,9 @@ class KeptEpoch:
         """Its number and name."""
         return self.record.key
 
-    def add(self, seqs: Sequence[Seq], messages: Sequence[Message[Any]], at: float) -> None:
+    def add(self, seqs: Sequence[Seq], messages: Sequence[Message[Any]], ids: Sequence[str], at: float) -> None:
         """Take in messages that follow each other."""
-        self.ids.update(zip([message.id for message in messages], seqs, strict=True))
+        self.ids.update(zip(ids, seqs, strict=True))
         self.messages.update(zip(seqs, messages, strict=True))
         self.unfinished += len(seqs)
         if not self.times or self.times[-1][0] < seqs[0]:

@@ -248,7 +248,7 @@ class Ledger(Generic[P]):
         new = messages if len(fresh) == len(ids) else [messages[index] for index in fresh]
         seqs = self._places(len(new))
         if seqs:
-            at = self._enliven(epoch, seqs, new)
+            at = self._enliven(epoch, seqs, new, ids if new is messages else None)
             self._tell([Accepted(epoch.key, seqs, new, at)] if self._feed.readers else ())
         return PutReceipt(seqs, fresh, len(messages) - len(fresh), conflicts)
 
@@ -558,7 +558,8 @@ class Ledger(Generic[P]):
             sealed_at=old.sealed_at,
         )
         step.has_changed = True
-        step.others.append(EpochMarked(epoch.record))
+        if step.is_heard:
+            step.others.append(EpochMarked(epoch.record))
         if change.state == "completed":
             epoch.completed_at = self._wall()
             if not epoch.letters:
@@ -615,15 +616,17 @@ class Ledger(Generic[P]):
         return self._progress.setdefault(seq, Progress())
 
     def _places(self, count: int) -> Sequence[Seq]:
-        """Give out places."""
+        """Give out places. As a tuple: a range makes a new number for each dictionary that it is put into."""
         first = self._last_seq + 1
         self._last_seq += count
-        return cast("Sequence[Seq]", range(first, self._last_seq + 1))
+        return cast("Sequence[Seq]", (*range(first, self._last_seq + 1),))
 
-    def _enliven(self, epoch: KeptEpoch, seqs: Sequence[Seq], messages: Sequence[Message[P]]) -> float:
+    def _enliven(
+        self, epoch: KeptEpoch, seqs: Sequence[Seq], messages: Sequence[Message[P]], ids: Sequence[str] | None = None
+    ) -> float:
         """Make messages known whose places follow each other; return when that was."""
         at = self._wall()
-        epoch.add(seqs, messages, at)
+        epoch.add(seqs, messages, [message.id for message in messages] if ids is None else ids, at)
         epoch.shrink(self._live, 3 * len(seqs), self._max_whole)
         self._live.update(dict.fromkeys(seqs, epoch))
         return at
