@@ -52,7 +52,8 @@ def _strip(runtime: IngestRuntime[Any, Any]) -> None:
         door._check_running()
         page.submits += 1
         try:
-            receipt = await door._membership.ask(door._store.put(page.key, messages))
+            stored = door._store.put(page.key, messages)
+            receipt = await (door._membership.ask(stored) if door._membership.waits else stored)
             door._tell_core(page, messages, receipt)
         finally:
             page.submits -= 1

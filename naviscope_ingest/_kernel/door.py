@@ -118,14 +118,48 @@ class Door:
             self._check(messages)
         if self._steering.strikes:
             self._steering.check(messages)
-        pressure, dropped = self._pressure, 0
-        if pressure.is_near(len(messages)):
-            given = len(messages)
-            messages = await self._admit(page, messages, may_wait=may_wait)
-            dropped = given - len(messages)
-            if not messages:
-                await trio.lowlevel.checkpoint()
-                return PutReceipt((), ()), dropped
+        if self._pressure.is_near(len(messages)):
+            return await self._put_with_care(page, messages, unique_for, may_wait=may_wait)
+        return await self._put(page, messages, unique_for), 0
+
+    async def _put_with_care(
+        self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None, *, may_wait: bool
+    ) -> tuple[PutReceipt, int]:
+        """Wait for room, refuse, or leave messages out. Those that somebody waits for come in before the others."""
+        pressure, how = self._pressure, page.when_full or self._policy.when_full
+        early: PutReceipt | None = None
+        dropped: Sequence[Message[Any]] = ()
+        while True:
+            tracker = self._core.epochs.get(page.key.number)
+            awaited = {} if tracker is None else tracker.ghosts
+            others = [message for message in messages if message.id not in awaited]
+            full = pressure.limit_reached(others)
+            is_slow = pressure.look() and page.sealed_at is None
+            if not others or not (full or is_slow):
+                break
+            if full is None and how in ("drop", "sample"):
+                messages, dropped = pressure.choose(messages, how, awaited)
+                page.drop(message.id for message in dropped)
+                break
+            if len(others) < len(messages):
+                # Their waiters may be what fills the runtime. What they wait for themselves is awaited then.
+                urgent = [message for message in messages if message.id in awaited]
+                early = _together(early, await self._put(page, urgent, unique_for))
+                messages = others
+                continue
+            if full is not None:
+                raise full
+            if how == "reject" or not may_wait or WITHIN.get() is self._within:
+                raise pressure.full()
+            await pressure.wait()
+            self._check_running()
+        if not messages:
+            await trio.lowlevel.checkpoint()
+            return early or PutReceipt((), ()), len(dropped)
+        return _together(early, await self._put(page, messages, unique_for)), len(dropped)
+
+    async def _put(self, page: EpochPage, messages: Sequence[Message[Any]], unique_for: float | None) -> PutReceipt:
+        pressure = self._pressure
         page.submits += 1
         pressure.pending += len(messages)
         try:
@@ -133,7 +167,7 @@ class Door:
                 stored = self._store.put(page.key, messages)
             else:
                 stored = self._unique.put_unique(page.key, messages, unique_for)
-            receipt = await (self._membership.ask(stored) if self._membership.shields else stored)
+            receipt = await (self._membership.ask(stored) if self._membership.waits else stored)
             self._tell_core(page, messages, receipt)
         finally:
             pressure.pending -= len(messages)
@@ -143,7 +177,7 @@ class Door:
         if pressure.is_near(0):
             pressure.look()
         await self._follow_up()
-        return receipt, dropped
+        return receipt
 
     def _tell_core(self, page: EpochPage, messages: Sequence[Message[Any]], receipt: PutReceipt) -> None:
         self._core.tell_time(self._wall())
@@ -156,28 +190,6 @@ class Door:
             self._core.count_duplicates(page.key.number, receipt.duplicates, len(receipt.conflicts))
         self._meter.submitted(page.key, receipt)
 
-    async def _admit(
-        self, page: EpochPage, messages: Sequence[Message[Any]], *, may_wait: bool
-    ) -> Sequence[Message[Any]]:
-        """Wait for room, refuse, or leave messages out; return those that come in."""
-        pressure = self._pressure
-        tracker = self._core.epochs.get(page.key.number)
-        awaited = {} if tracker is None else tracker.ghosts
-        pressure.check_limits(messages, awaited)
-        how = page.when_full or self._policy.when_full
-        while pressure.look() and page.sealed_at is None:
-            if how in ("drop", "sample"):
-                kept, dropped = pressure.choose(messages, how, awaited)
-                page.drop(message.id for message in dropped)
-                return kept
-            if any(message.id in awaited for message in messages):
-                break
-            if how == "reject" or not may_wait or WITHIN.get() is self._within:
-                raise pressure.full()
-            await pressure.wait()
-            self._check_running()
-        return messages
-
     @property
     def _unique(self) -> SupportsUnique[Any]:
         if not isinstance(self._store, SupportsUnique):
@@ -185,3 +197,15 @@ class Door:
                 f"unique_for: {type(self._store).__name__} remembers no ids beyond their epoch (it has no put_unique)"
             )
         return self._store
+
+
+def _together(early: PutReceipt | None, late: PutReceipt) -> PutReceipt:
+    """Return what came of two parts of a chunk. Which of its messages those were is of no interest any more."""
+    if early is None:
+        return late
+    return PutReceipt(
+        (*early.accepted, *late.accepted),
+        (),
+        early.duplicates + late.duplicates,
+        (*early.conflicts, *late.conflicts),
+    )

@@ -8,7 +8,7 @@ They have a limit of their own, which refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -104,22 +104,17 @@ class Pressure:
         """Wait until there may be room."""
         await self._lot.park()
 
-    def check_limits(self, messages: Sequence[Message[Any]], awaited: Mapping[str, object]) -> None:
-        """Refuse messages for which there is no room at all, unless somebody waits for one of them.
-
-        Raises:
-            IntakeFull: there are too many unfinished or waiting messages.
-        """
+    def limit_reached(self, messages: Sequence[Message[Any]]) -> IntakeFull | None:
+        """Return why there is no room at all for messages that nobody waits for, if so."""
         policy = self._policy
-        if any(message.id in awaited for message in messages):
-            return
         most = policy.max_unfinished
         if most is not None and (unfinished := self._core.unfinished + self.pending) + len(messages) > most:
-            raise IntakeFull("max_unfinished", most, unfinished, self.hint())
+            return IntakeFull("max_unfinished", most, unfinished, self.hint())
         if self._core.size + len(messages) > policy.max_waiting:
             waiting, more = self._core.waiting, sum(bool(message.depends_on) for message in messages)
             if more and waiting + more > policy.max_waiting:
-                raise IntakeFull("max_waiting", policy.max_waiting, waiting, self.hint())
+                return IntakeFull("max_waiting", policy.max_waiting, waiting, self.hint())
+        return None
 
     def full(self) -> IntakeFull:
         """Return the error that says that intake is slow."""

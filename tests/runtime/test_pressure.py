@@ -229,3 +229,49 @@ async def test_a_strategy_that_does_not_exist_is_refused_before_the_epoch_is_ope
         with pytest.raises(ValueError, match="cap=0"):
             await world.intake.new_epoch("x", cap=0)
         assert world.intake.epochs() == []
+
+
+def chains(count: int, ahead: int) -> list[Message[None]]:
+    """Make messages of which every tenth waits for one that comes much later."""
+    return [
+        Message(f"m{n}", None, depends_on=[f"m{n + ahead}"] if n % 10 == 0 and n + ahead < count else ())
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("chunk", [10, 64])
+async def test_what_somebody_waits_for_brings_nothing_else_past_the_mark(chunk):
+    """There is such a message in every chunk. The others of the chunk wait for room."""
+    async with started(naps(1), intake=marks(50, 20), max_in_flight=10, submit_chunk=chunk) as world:
+        epoch = await world.intake.new_epoch()
+        highest = 0
+
+        async def watch():
+            nonlocal highest
+            while True:
+                highest = max(highest, world.runtime.statistics().backlog)
+                await trio.sleep(0.5)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            receipt = await epoch.submit(chains(1_000, 100))
+            assert (receipt.accepted, receipt.duplicates) == (1_000, 0)
+            await epoch.seal()
+            assert (await epoch.wait()).committed == 1_000
+            nursery.cancel_scope.cancel()
+        # The chunk that reaches the mark comes in whole; and what is awaited from each one after it.
+        assert highest <= 50 + chunk + 10
+
+
+@pytest.mark.parametrize("policy", [marks(1_000, max_waiting=20), marks(1_000, max_unfinished=20)])
+async def test_what_somebody_waits_for_brings_nothing_else_past_the_other_limits(policy):
+    async with started(intake=policy) as world:
+        epoch = await world.intake.new_epoch()
+        await epoch.submit(some(20, "waiting", depends_on=["bridge"]))
+        with pytest.raises(IntakeFull) as caught:
+            await epoch.submit([*some(5, "more", depends_on=["bridge"]), Message("bridge", None, depends_on=["end"])])
+        assert caught.value.index == 0
+        assert epoch.report.submitted == 21
+        await epoch.submit(Message("end", None))
+        await epoch.seal()
+        assert (await epoch.wait()).committed == 22
