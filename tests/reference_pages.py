@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from naviscope_ingest.cli.reference import command_line_page
 from naviscope_ingest.metrics import metrics_page
 from naviscope_ingest.settings import configuration_page, json_schema
 
@@ -15,6 +16,7 @@ def schema_file() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "command-line.md": command_line_page,
     "configuration.md": configuration_page,
     "configuration.schema.json": schema_file,
     "metrics.md": metrics_page,

@@ -13,7 +13,7 @@ import trio
 
 from naviscope_ingest.cli.commands import Call, Group, Moment, command, operator
 from naviscope_ingest.cli.failures import Exit, Failure
-from naviscope_ingest.cli.screen import Column, moment
+from naviscope_ingest.cli.screen import Column, moment, some
 from naviscope_ingest.failures import ERROR_KINDS
 
 __all__ = ["dead_letter"]
@@ -142,7 +142,7 @@ async def show_letter(call: Call, epoch_name: str, message_id: str) -> None:
         return
     message, edited = letter["message"], letter["edited"]
     causes = ", ".join(f"{each['id']} of {each['epoch']}" for each in letter["causes"])
-    back = f"{letter['brings_back']:,} messages"
+    back = some(letter["brings_back"], "message")
     call.screen.facts(
         [
             ("message", f"{letter['id']} of epoch {letter['epoch']}"),
@@ -153,7 +153,7 @@ async def show_letter(call: Call, epoch_name: str, message_id: str) -> None:
             ("fingerprint", letter["fingerprint"]),
             ("kind", letter["kind"]),
             ("run", str(letter["run"])),
-            ("tried", f"{letter['tried']} times"),
+            ("tried", some(letter["tried"], "time")),
             ("because of", causes),
             ("a replay", "in vain: replay what it follows from" if letter["follows"] else f"brings back {back}"),
             ("payload", message.get("payload_error") or _json(message["payload"])),
@@ -209,10 +209,9 @@ async def replay_letters(  # noqa: PLR0917 - options
     if call.screen.is_json:
         call.screen.data(receipt)
     else:
-        would = "would be " if dry_run else ""
+        done, brought = ("would be replayed", "would bring") if dry_run else ("replayed", "brought")
         call.screen.say(
-            f"{receipt['letters']:,} letters {would}replayed, which {'would bring' if dry_run else 'brought'} back "
-            f"{receipt['revived']:,} messages"
+            f"{some(receipt['letters'], 'letter')} {done}, which {brought} back {some(receipt['revived'], 'message')}"
         )
         if receipt["followers"]:
             call.screen.say(f"{receipt['followers']:,} only followed from others, and come back with those", "dim")
@@ -258,7 +257,7 @@ async def discard_letters(
     if call.screen.is_json:
         call.screen.data(receipt)
     else:
-        call.screen.say(f"{receipt['letters']:,} letters {'would be ' if dry_run else ''}discarded")
+        call.screen.say(f"{some(receipt['letters'], 'letter')} {'would be ' if dry_run else ''}discarded")
     return Exit.DONE if receipt["letters"] else Exit.BAD_NEWS
 
 
@@ -285,7 +284,7 @@ async def export_letters(
         async for line in lines:
             await file.write(f"{line}\n")
             count += 1
-    call.screen.note(f"{count:,} letters in {output}")
+    call.screen.note(f"{some(count, 'letter')} in {output}")
 
 
 @command(dead_letter, "import", mode="make")

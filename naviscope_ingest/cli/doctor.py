@@ -17,6 +17,7 @@ from attrs import asdict, frozen
 
 from naviscope_ingest.cli.commands import Call, command
 from naviscope_ingest.cli.failures import Exit, Failure, failure_of
+from naviscope_ingest.cli.screen import some
 from naviscope_ingest.cli.stores import size
 from naviscope_ingest.cli.targets import Target, environment, load_app
 from naviscope_ingest.console import control_path, is_served
@@ -92,7 +93,7 @@ def _environment() -> Iterator[Finding]:
         yield Finding("sqlite", "bad", sqlite, "pip install -U apsw: this one can damage files")
     else:
         yield Finding("sqlite", "good", f"{sqlite}, by apsw {apsw.apsw_version()}")
-    names = ("naviscope-ingest", "trio", "attrs", "msgspec")
+    names = ("naviscope-ingest", "trio", "msgspec")
     yield Finding("packages", "good", ", ".join(f"{name} {_version(name)}" for name in names))
 
 
@@ -112,7 +113,7 @@ def _configuration(target: Target) -> Iterator[Finding]:
         return
     said = [each for each in settings.entries if each.origin.source != "default"]
     file = f"{settings.file}, " if settings.file is not None else ""
-    yield Finding("configuration", "good", f"{file}{len(said)} values differ from the defaults")
+    yield Finding("configuration", "good", f"{file}{some(len(said), 'value')} other than the defaults")
 
 
 def _app(target: Target) -> Iterator[Finding]:
@@ -202,16 +203,16 @@ async def _inside(file: Path) -> list[Finding]:
         failure = failure_of(error)
         return [Finding("store", "bad", failure.reason, failure.hint)]
     left = sum(report.unfinished for report in reports)
-    findings = [Finding("store", "good", f"{len(reports):,} epochs, {left:,} messages unfinished")]
+    findings = [Finding("store", "good", f"{some(len(reports), 'epoch')}, {some(left, 'message')} unfinished")]
     if found.suspects and holder_of(file) is None:
-        text = f"{found.suspects} messages were running when the last process died"
+        text = f"{some(found.suspects, 'message')} running when the last process died"
         findings.append(Finding("crash", "note", text, "the next start runs them one at a time"))
     dead = [report for report in reports if report.dead or report.expired]
     if dead:
-        text = f"{len(dead):,} epochs have or had some, such as {dead[-1].name}"
+        text = f"in {some(len(dead), 'epoch')}, now or before, such as {dead[-1].name}"
         findings.append(Finding("dead letters", "note", text, "naviscope-ingest dead-letter group"))
     blocked = [report for report in reports if report.is_blocked]
     if blocked:
-        text = f"{len(blocked):,} epochs wait for somebody, such as {blocked[0].name}"
+        text = f"{some(len(blocked), 'epoch')} waiting for somebody, such as {blocked[0].name}"
         findings.append(Finding("blocked", "note", text, f"naviscope-ingest epoch show {blocked[0].name}"))
     return findings

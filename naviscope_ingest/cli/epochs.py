@@ -9,7 +9,7 @@ import click
 
 from naviscope_ingest.cli.commands import Call, Duration, Group, command
 from naviscope_ingest.cli.failures import Exit
-from naviscope_ingest.cli.screen import Cell, Column, moment, span
+from naviscope_ingest.cli.screen import Cell, Column, moment, some, span
 from naviscope_ingest.cli.waiting import show_waiting
 
 __all__ = ["epoch", "message", "outcome", "say_report"]
@@ -98,7 +98,7 @@ def say_report(call: Call, report: Mapping[str, Any]) -> None:
             ("duplicates", f"{report['duplicates']:,}" if report["duplicates"] else None),
             ("conflicts", (f"{report['conflicts']:,}", "yellow") if report["conflicts"] else None),
             ("dropped", (f"{report['dropped']:,}", "yellow") if report["dropped"] else None),
-            ("repaired", f"{report['revision']} times" if report["revision"] else None),
+            ("repaired", some(report["revision"], "time") if report["revision"] else None),
             ("opened", moment(report["opened_at"])),
             ("sealed", moment(report["sealed_at"])),
             ("completed", _completed(report)),
@@ -172,7 +172,7 @@ async def cancel_epoch(call: Call, name: str, yes: bool) -> None:
     """Seal an epoch and cancel what has not ended."""
     report = (await call.desk.ask("epoch.show", epoch=name))["report"]
     if not yes and call.screen.is_terminal and report["unfinished"]:
-        click.confirm(f"cancel {report['unfinished']:,} messages of epoch {name!r}?", abort=True, err=True)
+        click.confirm(f"cancel {some(report['unfinished'], 'message')} of epoch {name!r}?", abort=True, err=True)
     _done(call, await call.desk.ask("epoch.cancel", epoch=name), "cancelled")
 
 
@@ -180,7 +180,7 @@ def _done(call: Call, report: Mapping[str, Any], what: str) -> None:
     if call.screen.is_json:
         call.screen.data(report)
         return
-    ended = f", {report['cancelled']:,} messages cancelled" if report["cancelled"] else ""
+    ended = f", {some(report['cancelled'], 'message')} cancelled" if report["cancelled"] else ""
     call.screen.say(f"epoch {report['name']!r} is {what}{ended}: {outcome(report)[0]}")
 
 
@@ -207,7 +207,7 @@ async def show_message(call: Call, epoch_name: str, message_id: str) -> None:
             ("not before", moment(known.get("not_before"))),
             ("expires at", moment(known.get("expires_at"))),
             ("run", str(found["run"]) if found["run"] else None),
-            ("failed", f"{found['attempts']} attempts" if found["attempts"] else None),
+            ("failed", some(found["attempts"], "attempt") if found["attempts"] else None),
             ("error", (letter["error"], "red") if letter else None),
         ]
     )

@@ -19,13 +19,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Cell", "Column", "Screen", "clean", "layout", "moment", "span"]
+__all__ = ["Cell", "Column", "Screen", "clean", "layout", "moment", "some", "span"]
 
 Cell = str | int | tuple[str, str]
 """What stands in a table: a text, a number, or a text and its style."""
 
 _GAP: Final = 2
-_NARROWEST: Final = 8
+_NARROWEST: Final = 16
 
 
 @frozen
@@ -59,6 +59,11 @@ def clean(text: str) -> str:
 def moment(at: float | None) -> str:
     """Return a wall-clock time in words of this time zone."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def some(number: int, thing: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def span(seconds: float) -> str:

@@ -8,7 +8,7 @@ import click
 
 from naviscope_ingest.cli.commands import Call, Duration, Group, command
 from naviscope_ingest.cli.failures import Exit
-from naviscope_ingest.cli.screen import span
+from naviscope_ingest.cli.screen import some, span
 
 __all__ = ["store"]
 
@@ -47,9 +47,9 @@ async def store_info(call: Call) -> None:
             ("id", found["store_id"]),
             ("type", f"{found['type']}, a commit survives: {found['durability']}"),
             ("process", "none" if process is None else f"{process['pid']}, {process['statistics']['state']}"),
-            ("epochs", f"{found['epochs']:,}, {found['unfinished_epochs']:,} of them unfinished"),
-            ("left to do", f"{found['unfinished']:,} messages"),
-            ("in trouble", f"{found['epochs_with_dead_letters']:,} epochs have had dead letters"),
+            ("epochs", f"{found['epochs']:,}, of which {found['unfinished_epochs']:,} unfinished"),
+            ("left to do", some(found["unfinished"], "message")),
+            ("in trouble", f"{some(found['epochs_with_dead_letters'], 'epoch')} with dead letters, now or before"),
             ("keeps", None if found["retain"] is None else f"completed epochs for {span(found['retain'])}"),
         ]
     )
@@ -97,4 +97,4 @@ async def prune_store(call: Call, older_than: float | None) -> None:
     if call.screen.is_json:
         call.screen.data(answer)
     else:
-        call.screen.say(f"{answer['removed']:,} rows removed")
+        call.screen.say(f"{some(answer['removed'], 'row')} removed")

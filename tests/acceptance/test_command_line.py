@@ -153,7 +153,7 @@ def test_a_killed_process_goes_on_and_its_socket_is_replaced(shop):
     assert "left over" in call(shop, "doctor", "-s", "shop.db")[1]
     assert call(shop, "epoch", "cancel", "monday", "-s", "shop.db")[:2] == (
         0,
-        "epoch 'monday' is cancelled, 1 messages cancelled: failed\n",
+        "epoch 'monday' is cancelled, 1 message cancelled: failed\n",
     )
     with running(shop) as process:
         process.send_signal(signal.SIGINT)
