@@ -101,14 +101,20 @@ def layout(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int
     if width is None:
         return [(at, widths[at]) for at in shown]
 
+    narrowest = _NARROWEST
+
     def least(at: int) -> int:
-        return min(widths[at], max(_NARROWEST, cell_len(columns[at].name))) if columns[at].is_wide else widths[at]
+        return min(widths[at], max(narrowest, cell_len(columns[at].name))) if columns[at].is_wide else widths[at]
 
     while sum(map(least, shown)) + _GAP * (len(shown) - 1) > width:
         ranked = max(shown, key=lambda at: columns[at].rank)
-        if not columns[ranked].rank:
+        if columns[ranked].rank:
+            shown.remove(ranked)
+        elif narrowest:
+            # What must be there is cut further.
+            narrowest = 0
+        else:
             break
-        shown.remove(ranked)
     room = width - _GAP * (len(shown) - 1) - sum(map(least, shown))
     for at in shown:
         if columns[at].is_wide:
