@@ -5,6 +5,8 @@ contracts; `_core` decides, and neither waits nor touches anything; stores, buse
 each real system; `naviscope_spi` has the contracts. Imports go down only.
 """
 
+import logging
+
 from naviscope_ingest._core.explain import EpochExplanation, MessageExplanation, Reason
 from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Rate
 from naviscope_ingest.admission import IntakePolicy
@@ -103,6 +105,9 @@ from naviscope_spi import (
     UnknownOption,
     task_key,
 )
+
+# Silent unless somebody listens: without any handler the standard library would print warnings.
+logging.getLogger("naviscope_ingest").addHandler(logging.NullHandler())
 
 __all__ = [
     "AdaptiveLimit",

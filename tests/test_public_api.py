@@ -5,7 +5,9 @@ import inspect
 import pytest
 
 import naviscope_ingest
+import naviscope_ingest.endpoint
 import naviscope_ingest.faults
+import naviscope_ingest.logs
 import naviscope_ingest.metrics
 import naviscope_ingest.settings
 import naviscope_ingest.testing
@@ -14,7 +16,9 @@ import naviscope_spi
 PACKAGES = [
     naviscope_ingest,
     naviscope_spi,
+    naviscope_ingest.endpoint,
     naviscope_ingest.faults,
+    naviscope_ingest.logs,
     naviscope_ingest.metrics,
     naviscope_ingest.settings,
     naviscope_ingest.testing,

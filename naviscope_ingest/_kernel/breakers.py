@@ -210,7 +210,8 @@ class Breakers:
     def _tell(self, named: _Named, state: BreakerState) -> None:
         self._meter.breaker_changed(named.name, state)
         log = _log.warning if state == "open" else _log.info
-        log("the breaker %r is %s%s", named.name, state, f": {named.reason}" if named.reason else "")
+        why = f": {named.reason}" if named.reason else ""
+        log("the breaker %r is %s%s", named.name, state, why, extra={"breaker": named.name, "state": state})
 
     # Restarts
 

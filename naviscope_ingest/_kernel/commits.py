@@ -172,7 +172,9 @@ class SinkLine:
             breaker.trip(self._now())
             self._meter.breaker_changed("sink", "open")
             text = f"the breaker of the sink is open: {describe_error(error)}"
-            _log.warning("%s; it is tried again in %g s", text, policy.open_for, extra={"breaker": "sink"})
+            _log.warning(
+                "%s; it is tried again in %g s", text, policy.open_for, extra={"breaker": "sink", "state": "open"}
+            )
             self._tell(text, breaker.until)
             await self._keep(Record(_SPACE, _KEY, msgspec.json.encode((breaker.until, text))))
             await self._sleep(policy.open_for if meaning.retry_after is None else meaning.retry_after)
@@ -190,7 +192,7 @@ class SinkLine:
     async def worked(self) -> None:
         """Learn that the sink took a batch."""
         if self._breaker is not None and self._breaker.succeeded(1, self._now()):
-            _log.info("the breaker of the sink is closed", extra={"breaker": "sink"})
+            _log.info("the breaker of the sink is closed", extra={"breaker": "sink", "state": "closed"})
             self._meter.breaker_changed("sink", "closed")
             await self._keep(Record(_SPACE, _KEY, None))
         self.is_troubled = self._breaker is not None and self._breaker.state != "closed"

@@ -5,6 +5,7 @@ One task at a time does so, for all, so that the store learns of a completion on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,8 @@ from naviscope_ingest.reports import EpochReport
 from naviscope_spi import Clock, EpochChange, Settlement
 
 __all__ = ["Decider"]
+
+_log = logging.getLogger("naviscope_ingest")
 
 
 class Decider:
@@ -130,12 +133,29 @@ class Decider:
     def _announce(self, event: EpochEvent, reports: Mapping[int, EpochReport]) -> None:
         epoch = event.epoch
         self._meter.epoch(epoch.key, event.event)
+        if _log.isEnabledFor(logging.INFO):
+            _tell(event, reports.get(epoch.number))
         if event.event == "completed":
             self._book.complete(epoch, reports[epoch.number])
         elif event.event == "repairing":
             self._book.reopen(epoch.number)
         else:
             self._book.find(epoch.number).tell()
+
+
+def _tell(event: EpochEvent, report: EpochReport | None) -> None:
+    """Log what became of an epoch."""
+    epoch = event.epoch
+    facts: dict[str, object] = {"epoch": epoch.name, "epoch_number": epoch.number, "event": event.event}
+    if report is None:
+        is_blocked = event.event == "blocked"
+        what = "blocked: all that is left waits for a person or the world" if is_blocked else event.event
+        _log.info("epoch %r is %s", epoch.name, what, extra=facts)
+        return
+    counts = {name: getattr(report, name) for name in ("submitted", "committed", "dead", "skipped")}
+    ends = counts | {"cancelled": report.cancelled, "expired": report.expired}
+    told = ", ".join(f"{count} {name}" for name, count in ends.items())
+    _log.info("epoch %r completed: %s", epoch.name, told, extra={**facts, **ends, "revision": report.revision})
 
 
 def _change(event: EpochEvent, reports: Mapping[int, EpochReport]) -> EpochChange:

@@ -8,6 +8,7 @@ messages that have such a record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
@@ -34,6 +35,8 @@ from naviscope_ingest.letters import (
 from naviscope_spi import BadEnd, Ended, ErrorKind, Record, Seq, SupportsRecords, SystemFailure, Waits
 
 __all__ = ["Judge"]
+
+_log = logging.getLogger("naviscope_ingest")
 
 _SPACE: Final = "attempts"
 _SAYS_NO: Final = ("rate_limit", "timeout")
@@ -154,6 +157,7 @@ class Judge:
                     meaning = evolve(meaning, retry_after=0.0)
                 if self._retry(rest, failed, meaning, history, now):
                     return
+        self._tell(logging.WARNING, "message %r of epoch %r ended dead: %s", failed, kind=meaning.kind, text=text)
         letter = self._letter(text, meaning.kind, history, now)
         where = fingerprint_of(meaning.kind, type(error).__name__, describe_error(error), _place(error))
         letter = evolve(letter, fingerprint=where, origin=origin_of(lease.message.headers))
@@ -172,7 +176,34 @@ class Judge:
             return False
         self._wait(rest, failed, history, now + delay, spent)
         self._meter.retried(lease.message.kind, delay)
+        what = "an attempt of message %r of epoch %r failed, it runs again: %s"
+        self._tell(logging.INFO, what, failed, kind=meaning.kind, text=describe_error(failed.error), delay=delay)
         return True
+
+    def _tell(
+        self, level: int, what: str, failed: Failed, *, kind: ErrorKind, text: str, delay: float | None = None
+    ) -> None:
+        """Log what became of a message whose attempt failed."""
+        if not _log.isEnabledFor(level):
+            return
+        lease = failed.lease
+        facts = {
+            "epoch": lease.epoch.name,
+            "epoch_number": lease.epoch.number,
+            "message_id": lease.message.id,
+            "kind": lease.message.kind,
+            "attempt": lease.attempt + 1,
+            "run": lease.run,
+            "error_kind": kind,
+        }
+        _log.log(
+            level,
+            what,
+            lease.message.id,
+            lease.epoch.name,
+            text,
+            extra=facts if delay is None else {**facts, "delay": delay},
+        )
 
     def _stop(self, rest: Rest, failed: Failed, history: _History, now: float) -> bool:
         """Stop the runtime, unless this very message has done so again and again."""

@@ -235,7 +235,12 @@ class DeadLetters(Generic[P]):
             await trio.sleep(0 if per_second is None else len(repairs) / per_second)
         receipt = total.receipt(is_dry=dry_run)
         if receipt.letters and not dry_run:
-            _log.info("replayed %d dead letters, which brought back %d messages", receipt.letters, receipt.revived)
+            _log.info(
+                "replayed %d dead letters, which brought back %d messages",
+                receipt.letters,
+                receipt.revived,
+                extra={"letters": receipt.letters, "revived": receipt.revived, "who": who, "reason": reason},
+            )
         return receipt
 
     async def _try(self, edit: Edit, selection: Selection) -> None:
