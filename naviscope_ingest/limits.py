@@ -69,7 +69,11 @@ class Limits:
         return found
 
     def set(self, limit: Cap | Rate) -> None:
-        """Add a limit, or change the number of the one of the same name."""
+        """Add a limit, or change the number of the one of the same name.
+
+        Raises:
+            NoSuchKind: it is a new one, for a kind that no message has and nothing is configured for.
+        """
         if not isinstance(limit, Cap | Rate):
             raise ValueError(f"{limit!r:.80} is no limit: give a Cap or a Rate")
         self._steering.change_limit(limit.name, limit)
@@ -100,6 +104,10 @@ class Limits:
         self._steering.cap_epoch(self._kernel.book.find(epoch), limit)
 
     def set_weight(self, kind: str, weight: int) -> None:
-        """Change the share of a kind when kinds compete."""
+        """Change the share of a kind when kinds compete.
+
+        Raises:
+            NoSuchKind: no message has it, and nothing is configured for it.
+        """
         check_count("weight", weight)
         self._steering.weigh(kind, weight)

@@ -227,8 +227,13 @@ class IngestRuntime(Generic[P, Op]):
 
         Args:
             timeout: seconds to wait for what was started; then it is cancelled. None takes `drain_timeout`.
+
+        Raises:
+            ValueError: that is no time.
         """
         if timeout is not None:
+            if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+                raise ValueError(f"timeout={timeout!r:.80}: give seconds, zero or more")
             self._stop_timeout = timeout
         self._stop.set()
 

@@ -113,7 +113,13 @@ class Steering:
         self._changed("max_in_flight is %d", limit)
 
     def change_limit(self, name: str, limit: Limit | None) -> None:
-        """Set a limit, or take one away."""
+        """Set a limit, or take one away.
+
+        Raises:
+            NoSuchKind: it is a new one, for a kind that no message has and nothing is configured for.
+        """
+        if limit is not None and limit.kind is not None and name not in self._control.limits:
+            self._check_kind(limit.kind)
         self._core.tell_time(self._now())
         if limit is None:
             self._control.drop(name)
@@ -129,7 +135,12 @@ class Steering:
             self._changed("the cap of epoch %r is %s", page.key.name, limit)
 
     def weigh(self, kind: str, weight: int) -> None:
-        """Change the share of a kind."""
+        """Change the share of a kind.
+
+        Raises:
+            NoSuchKind: no message has it, and nothing is configured for it.
+        """
+        self._check_kind(kind)
         self._control.weigh({kind: weight})
         self._changed("the weight of kind %r is %d", kind, weight)
 
@@ -157,6 +168,8 @@ class Steering:
 
     def _check_kind(self, kind: str) -> None:
         """Refuse a kind that no message has, and that nothing is configured for."""
+        if not isinstance(kind, str):
+            raise ValueError(f"kind={kind!r:.80}: give the name of a kind")
         known = self._configured()
         if kind not in known and kind not in (present := self._core.kinds()):
             raise NoSuchKind(kind, sorted(known | present))
@@ -186,6 +199,9 @@ class Steering:
         """Refuse a kind, or ids like a pattern, at intake."""
         if kind is None and pattern is None:
             raise ValueError("strike(): give a kind, a pattern id= such as 'import-*', or both")
+        for what, value in (("kind", kind), ("id", pattern)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"strike({what}={value!r:.80}): give a string")
         strike = _Strike(kind, pattern, reason)
         self.strikes.append(strike)
         self._changed("%s is struck: %s", strike.rule, reason or "no reason was given")

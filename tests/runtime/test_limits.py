@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import trio
 
-from naviscope_ingest import Cap, Executed, Message, Rate, RuntimeConfig
+from naviscope_ingest import AdaptiveLimit, Cap, Executed, KindPolicy, Message, Rate, RuntimeConfig
 from tests.runtime.worlds import START, naps, started
 
 
@@ -110,6 +110,18 @@ async def test_explain_says_which_gate_holds_a_message_and_until_when():
         (lambda: Rate(5, per=-1), "give a number above 0"),
         (lambda: Rate(5, burst=2, cost=3), "none would ever start"),
         (lambda: Rate(5, cost={"a": 0}), "give a number above 0"),
+        (lambda: Rate(5, burst=0), "give a number above 0"),
+        (lambda: Rate(5, cost=-1), "give a number above 0"),
+        (lambda: Rate(float("inf")), "give a number above 0"),
+        (lambda: AdaptiveLimit(least=5, start=3), "least=5, start=3, most=64): they must be in this order"),
+        (lambda: AdaptiveLimit(most=0), "give a whole number of at least 1"),
+        (lambda: AdaptiveLimit(decrease=1), "give a number between 0 and 1"),
+        (lambda: AdaptiveLimit(cooldown=0), "give a number above 0"),
+        (lambda: KindPolicy(cap=0), "KindPolicy(cap=0): give a whole number of at least 1"),
+        (lambda: KindPolicy(weight=0), "KindPolicy(weight=0"),
+        (lambda: KindPolicy(rates=Rate(5)), "give a list of rates"),
+        (lambda: KindPolicy(rates=[Rate(5, kind="http")]), "leave kind= out"),
+        (lambda: KindPolicy(rates=[Rate(5), Rate(9)]), "give all but one of them a label="),
         (lambda: RuntimeConfig(limits=[Cap(1), Cap(2)]), "two limits are called 'cap'"),
         (lambda: RuntimeConfig(limits=Cap(1)), "give a list of limits"),
         (lambda: RuntimeConfig(epoch_cap=0), "whole number of at least 1"),

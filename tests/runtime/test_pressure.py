@@ -97,6 +97,10 @@ async def test_sample_keeps_one_in_so_many_and_what_that_one_waits_for():
         await epoch.submit(some(11))
         receipt = await epoch.submit(some(100, "chain"))
         assert receipt.accepted == 10
+        kept = [name for name in (f"chain{n}" for n in range(100)) if (await epoch.explain(name)).seq is not None]
+        assert len(kept) == 10
+        [reason] = (await epoch.explain(next(f"chain{n}" for n in range(100) if f"chain{n}" not in kept))).reasons
+        assert (reason.kind, reason.release) == ("dropped", "submit it again")
         pairs = [Message(f"{x}{n}", None, depends_on=[f"a{n}"] if x == "b" else ()) for n in range(50) for x in "ab"]
         await epoch.submit(pairs)
         await epoch.seal()
@@ -215,6 +219,11 @@ async def test_slow_intake_that_lasts_is_logged(caplog):
         ({"keep_one_in": 0}, "at least 1"),
         ({"alert_after": 0}, "above 0"),
         ({"max_unfinished": 0}, "at least 1"),
+        ({"max_waiting": 0}, "at least 1"),
+        ({"max_open_epochs": 0}, "at least 1"),
+        ({"high_mark": True}, "at least 1"),
+        ({"low_mark": 1.5}, "zero or more"),
+        ({"alert_after": float("nan")}, "above 0"),
     ],
 )
 def test_impossible_policies_are_refused(options, said):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 import trio
@@ -23,6 +24,7 @@ from naviscope_ingest import (
     RuntimeConfig,
     Struck,
     Transient,
+    UnknownEpoch,
     UnknownLimit,
     WrongState,
 )
@@ -100,6 +102,43 @@ async def test_what_cannot_be_paused_or_resumed_says_so():
             world.runtime.resume()
         world.runtime.pause("http")
         world.runtime.resume("http")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda runtime: runtime.limits.set(5), ValueError, "5 is no limit: give a Cap or a Rate"),
+        (lambda runtime: runtime.limits.set(Cap(5, kind="htpt")), NoSuchKind, "did you mean 'http'"),
+        (lambda runtime: runtime.limits.set(Rate(5, kind="htpt")), NoSuchKind, "did you mean 'http'"),
+        (lambda runtime: runtime.limits.set_weight("htpt", 2), NoSuchKind, "did you mean 'http'"),
+        (lambda runtime: runtime.limits.set_weight("http", 0), ValueError, "weight=0: give a whole number"),
+        (lambda runtime: runtime.limits.set_max_in_flight(0), ValueError, "max_in_flight=0"),
+        (lambda runtime: runtime.limits.set_max_in_flight(True), ValueError, "max_in_flight=True"),
+        (lambda runtime: runtime.limits.set_epoch_cap("nightly", 0), ValueError, "epoch cap=0"),
+        (lambda runtime: runtime.limits.set_epoch_cap("nihgtly", 5), UnknownEpoch, "nihgtly"),
+        (lambda runtime: runtime.limits.remove("cap:http"), UnknownLimit, "cap:http"),
+        (lambda runtime: runtime.pause("htpt"), NoSuchKind, "did you mean 'http'"),
+        (lambda runtime: runtime.pause(7), ValueError, "kind=7: give the name of a kind"),
+        (lambda runtime: runtime.resume("htpt"), NoSuchKind, "did you mean 'http'"),
+        (lambda runtime: runtime.resume("http"), WrongState, "which is not paused"),
+        (lambda runtime: runtime.resume(), WrongState, "is running, so it cannot be resumed"),
+        (lambda runtime: runtime.strike(), ValueError, "give a kind"),
+        (lambda runtime: runtime.strike(7), ValueError, "strike(kind=7): give a string"),
+        (lambda runtime: runtime.strike(id=""), ValueError, "strike(id=''): give a string"),
+        (lambda runtime: runtime.stop(-1), ValueError, "timeout=-1: give seconds, zero or more"),
+        (lambda runtime: runtime.stop(float("nan")), ValueError, "timeout=nan"),
+        (lambda runtime: runtime.stop("5"), ValueError, "timeout='5'"),
+    ],
+)
+async def test_a_change_that_makes_no_sense_is_refused_and_changes_nothing(change, error, said):
+    async with started(kinds={"http": KindPolicy()}) as world:
+        await world.intake.new_epoch("nightly")
+        before = world.runtime.limits.show(), world.runtime.struck, world.runtime.state
+        with pytest.raises(error, match=re.escape(said)):
+            change(world.runtime)
+        assert before == (world.runtime.limits.show(), world.runtime.struck, world.runtime.state)
+        report = await world.batch(Message("a", None, kind="http"))
+        assert report.committed == 1
 
 
 async def test_struck_messages_are_refused_until_they_are_let_in_again():
