@@ -15,6 +15,7 @@ from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.failures import Classifier
 from naviscope_ingest.faults.spec import Faults
 from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
+from naviscope_ingest.tracing import Tracing
 from naviscope_spi import (
     Clock,
     CommitSink,
@@ -46,6 +47,7 @@ class RuntimeComponents(Generic[P, Op]):
             unless it is given.
         metrics: hooks for measurement.
         clock: where time comes from; the system's clock unless it is given.
+        tracing: makes spans of what executor and sink do.
     """
 
     executor: Executor[P, Op] | SupportsBatch[P, Op]
@@ -54,6 +56,7 @@ class RuntimeComponents(Generic[P, Op]):
     bus: PipelineBus | None = None
     metrics: RuntimeMetrics | None = None
     clock: Clock | None = None
+    tracing: Tracing | None = None
 
 
 def _at_least_one(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here

@@ -75,6 +75,13 @@ class IngestRuntime(Generic[P, Op]):
             from naviscope_ingest.faults.components import with_faults
 
             components, store, self._injector = with_faults(self.config.faults, components, store)
+        if components.tracing is not None:
+            tracing = components.tracing
+            components = evolve(
+                components,
+                executor=tracing.executor(components.executor),
+                commit_sink=tracing.sink(components.commit_sink),
+            )
         self._kernel = Kernel(components, self.config, store, clock, self._injected)
         self._stop = trio.Event()
         self._stop_timeout = self.config.drain_timeout

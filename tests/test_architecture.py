@@ -29,7 +29,6 @@ ABOVE_KERNEL = tuple(
         "settings",
         "endpoint",
         "logs",
-        "tracing",
         "cli",
         "console",
         "stage",

@@ -11,6 +11,7 @@ import naviscope_ingest.logs
 import naviscope_ingest.metrics
 import naviscope_ingest.settings
 import naviscope_ingest.testing
+import naviscope_ingest.tracing
 import naviscope_spi
 
 PACKAGES = [
@@ -22,6 +23,7 @@ PACKAGES = [
     naviscope_ingest.metrics,
     naviscope_ingest.settings,
     naviscope_ingest.testing,
+    naviscope_ingest.tracing,
 ]
 
 FRONT_DOOR = {

@@ -1,19 +1,18 @@
 """Stand-ins for executor, sink and store, which let faults happen on the way.
 
-Optional powers are told by what a component has, and asked for in many places. So a stand-in is made to measure: its
-class has a name for everything that the real thing has, and what is not struck leads to the real thing. Rejected: hooks
-within the kernel, which everybody would pass by for every message.
+Rejected: hooks within the kernel, which everybody would pass by for every message.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from attrs import evolve
 
+from naviscope_ingest._stand_ins import stand_in
 from naviscope_ingest.config import RuntimeComponents
 from naviscope_ingest.faults.injected import InjectedFault, error_of
 from naviscope_ingest.faults.injector import INJECTING, Blow, Injector
@@ -42,24 +41,6 @@ def with_faults(
     return struck, _store(store, injector), injector
 
 
-def _stand_in(real: Any, struck: Mapping[str, Any], without: Sequence[str] = ()) -> Any:  # noqa: ANN401 - of any kind
-    """Make something that has what the real thing has, with some of it replaced.
-
-    Args:
-        real: the real thing.
-        struck: what takes the place of some of it, if it is there.
-        without: what it does not have.
-    """
-    names = [name for name in dir(real) if not name.startswith("_") and name not in without]
-    body: dict[str, Any] = {name: property(partial(_read, real, name)) for name in names}
-    body |= {name: staticmethod(thing) for name, thing in struck.items() if name in body}
-    return type(type(real).__name__, (), body)()
-
-
-def _read(real: object, name: str, _: object) -> Any:  # noqa: ANN401 - whatever it is
-    return getattr(real, name)
-
-
 def _name(delivery: Delivery[Any]) -> str:
     return f"{delivery.epoch.number}:{delivery.run}:{delivery.attempt}:{delivery.id}"
 
@@ -80,7 +61,7 @@ def _executor(real: Any, injector: Injector) -> Any:  # noqa: ANN401 - one of tw
                 return await blow.strike(partial(real.execute_batch, deliveries))
         return await real.execute_batch(deliveries)
 
-    return _stand_in(real, {"execute": execute, "execute_batch": execute_batch})
+    return stand_in(real, {"execute": execute, "execute_batch": execute_batch})
 
 
 def _sink(real: Any, injector: Injector) -> Any:  # noqa: ANN401 - with any optional powers
@@ -103,7 +84,7 @@ def _sink(real: Any, injector: Injector) -> Any:  # noqa: ANN401 - with any opti
         refuse(batch, blow)
         return blow.strike_in_thread(partial(real.apply, transaction, batch))
 
-    return _stand_in(real, {"commit": commit, "apply": apply})
+    return stand_in(real, {"commit": commit, "apply": apply})
 
 
 def _store(real: Any, injector: Injector) -> Any:  # noqa: ANN401 - with any optional powers
@@ -137,4 +118,4 @@ def _store(real: Any, injector: Injector) -> Any:  # noqa: ANN401 - with any opt
     struck = {name: partial(call, "store", getattr(real, name)) for name in _CHANGES if hasattr(real, name)}
     if hasattr(real, "settle_with"):
         struck["settle_with"] = partial(call, "commit", real.settle_with)
-    return _stand_in(real, {**struck, "join": join, "settle": settle}, without=_AT_ONCE)
+    return stand_in(real, {**struck, "join": join, "settle": settle}, without=_AT_ONCE)

@@ -23,6 +23,7 @@ from naviscope_ingest.reports import SubmitReceipt
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.sinks import MemorySink
 from naviscope_ingest.stores import open_store
+from naviscope_ingest.tracing import Tracing
 from naviscope_spi import CommitSink, EncodesPayloads, PayloadCodec, RuntimeMetrics, check_name
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Ingest:
         url: of the store: "sqlite:///ingest.db", "memory://", or a scheme that another package brings.
         config: how the runtime behaves. What handlers declare is added to it.
         metrics: hooks for measurement.
+        tracing: makes spans of what handlers and sink do.
         threads: how many plain functions run at a time, each in a thread.
         processes: how many functions declared with `run_in="process"` run at a time; None for one on each core.
         **options: passed on to the store; for SQLite those of `SqliteStore.open`, such as `retain`.
@@ -63,6 +65,7 @@ class Ingest:
         *,
         config: RuntimeConfig | None = None,
         metrics: RuntimeMetrics | None = None,
+        tracing: Tracing | None = None,
         threads: int = 16,
         processes: int | None = None,
         **options: Any,  # noqa: ANN401 - of the store
@@ -76,6 +79,7 @@ class Ingest:
         self.settings: Settings | None = None
         self._config = config or RuntimeConfig()
         self._metrics = metrics
+        self._tracing = tracing
         self._threads = threads
         self._processes = processes
         self._options = options
@@ -250,7 +254,11 @@ class Ingest:
             if isinstance(self._sink, AbstractAsyncContextManager):
                 await stack.enter_async_context(self._sink)
             components: RuntimeComponents[Any, Any] = RuntimeComponents(
-                executor=table, commit_sink=self._sink or MemorySink(), store=store, metrics=self._metrics
+                executor=table,
+                commit_sink=self._sink or MemorySink(),
+                store=store,
+                metrics=self._metrics,
+                tracing=self._tracing,
             )
             runtime = IngestRuntime(components, self._running_config())
             intake = await stack.enter_async_context(runtime.running())
