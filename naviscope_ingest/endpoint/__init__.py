@@ -11,6 +11,6 @@ does, and which others have got wrong often enough.
 """
 
 from naviscope_ingest.endpoint.progress import Health, Progress
-from naviscope_ingest.endpoint.server import serve_endpoint
+from naviscope_ingest.endpoint.server import Exposes, serve_endpoint
 
-__all__ = ["Health", "Progress", "serve_endpoint"]
+__all__ = ["Exposes", "Health", "Progress", "serve_endpoint"]

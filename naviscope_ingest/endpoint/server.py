@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import trio
 
@@ -17,7 +17,7 @@ from naviscope_spi import Statistics
 if TYPE_CHECKING:
     import h11
 
-__all__ = ["serve_endpoint"]
+__all__ = ["Exposes", "serve_endpoint"]
 
 _log = logging.getLogger("naviscope_ingest")
 
@@ -38,8 +38,13 @@ class _Runtime(Protocol):
     def statistics(self) -> Statistics: ...
 
 
-class _Metrics(Protocol):
-    def exposition(self, accept: str = "") -> tuple[bytes, str]: ...
+@runtime_checkable
+class Exposes(Protocol):
+    """Metrics that can be scraped, such as `PrometheusMetrics`."""
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return everything as text, and the type of that text."""
+        ...
 
 
 class _Answer(NamedTuple):
@@ -53,7 +58,7 @@ class _Answer(NamedTuple):
 async def serve_endpoint(
     runtime: _Runtime,
     *,
-    metrics: _Metrics | None = None,
+    metrics: Exposes | None = None,
     host: str = "127.0.0.1",
     port: int = 9464,
     stall_after: float = 300.0,
@@ -101,7 +106,7 @@ async def serve_endpoint(
 
 
 class _Endpoint:
-    def __init__(self, runtime: _Runtime, metrics: _Metrics | None, progress: Progress) -> None:
+    def __init__(self, runtime: _Runtime, metrics: Exposes | None, progress: Progress) -> None:
         self._runtime = runtime
         self._metrics = metrics
         self._progress = progress

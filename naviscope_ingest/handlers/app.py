@@ -191,7 +191,26 @@ class Ingest:
         self.url, self._config = settings.store, settings.runtime
         self._options = {**settings.store_options.arguments(), **self._options}
         self.settings = settings
+        if settings.endpoint.port is not None and settings.endpoint.metrics and self._metrics is None:
+            from naviscope_ingest.metrics import PrometheusMetrics
+
+            self._metrics = PrometheusMetrics()
         return settings
+
+    @asynccontextmanager
+    async def _served(self, runtime: IngestRuntime[Any, Any]) -> AsyncIterator[None]:
+        """Serve the endpoint for a block, if the configuration names a port."""
+        options = None if self.settings is None else self.settings.endpoint
+        if options is None or options.port is None:
+            yield
+            return
+        from naviscope_ingest.endpoint import Exposes, serve_endpoint
+
+        metrics = self._metrics if isinstance(self._metrics, Exposes) else None
+        async with serve_endpoint(
+            runtime, metrics=metrics, host=options.host, port=options.port, stall_after=options.stall_after
+        ):
+            yield
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -262,6 +281,7 @@ class Ingest:
             )
             runtime = IngestRuntime(components, self._running_config())
             intake = await stack.enter_async_context(runtime.running())
+            await stack.enter_async_context(self._served(runtime))
             self._intake = intake
             try:
                 yield intake

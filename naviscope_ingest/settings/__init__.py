@@ -8,9 +8,10 @@ writes the JSON Schema and the page of documentation.
 from naviscope_ingest.settings.loading import load_settings
 from naviscope_ingest.settings.origins import Origin, Problem
 from naviscope_ingest.settings.reference import configuration_page, json_schema
-from naviscope_ingest.settings.values import Entry, Settings, StoreOptions
+from naviscope_ingest.settings.values import EndpointOptions, Entry, Settings, StoreOptions
 
 __all__ = [
+    "EndpointOptions",
     "Entry",
     "Origin",
     "Problem",

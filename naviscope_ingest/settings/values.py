@@ -15,7 +15,7 @@ from naviscope_ingest._core.units import Bytes, Seconds
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.settings.origins import Origin
 
-__all__ = ["Entry", "Settings", "StoreOptions"]
+__all__ = ["EndpointOptions", "Entry", "Settings", "StoreOptions"]
 
 
 def _not_negative(instance: object, attribute: Attribute[Any], value: float) -> None:
@@ -50,6 +50,35 @@ class StoreOptions:
         return {**self.more, **{name: value for name, value in known.items() if value is not None}}
 
 
+def _port(instance: object, attribute: Attribute[Any], value: int) -> None:
+    if not 0 <= value <= 65_535:
+        raise ValueError(f"EndpointOptions({attribute.name}={value!r}): give a port from 0 (a free one) to 65535")
+
+
+def _above_zero(instance: object, attribute: Attribute[Any], value: float) -> None:
+    if value <= 0:
+        raise ValueError(f"EndpointOptions({attribute.name}={value!r}): give seconds above 0")
+
+
+@frozen(kw_only=True)
+class EndpointOptions:
+    """Where health and metrics are served over HTTP while an app runs. Needs the extra `endpoint`.
+
+    Attributes:
+        port: on which port; 0 for a free one, none for no endpoint.
+        host: where to listen. There is no password: leave it on the loopback unless the network is trusted.
+        stall_after: for how many seconds nothing may be executed or settled while there is something to do; then it is
+            not ready.
+        metrics: whether the app is measured for `/metrics`, if the program gives it no metrics of its own. Needs the
+            extra `metrics`.
+    """
+
+    port: int | None = field(default=None, validator=optional(_port))
+    host: str = "127.0.0.1"
+    stall_after: Seconds = field(default=300.0, validator=_above_zero)
+    metrics: bool = True
+
+
 @frozen
 class Entry:
     """One setting, for those who want to see where it comes from.
@@ -81,6 +110,7 @@ class Settings:
     Attributes:
         store: the URL of the store.
         store_options: what it is opened with.
+        endpoint: where an app serves health and metrics over HTTP.
         runtime: how the runtime behaves.
         file: the file that was read.
         entries: every setting with its origin.
@@ -88,6 +118,7 @@ class Settings:
 
     store: str = "memory://"
     store_options: StoreOptions = field(factory=StoreOptions)
+    endpoint: EndpointOptions = field(factory=EndpointOptions)
     runtime: RuntimeConfig = field(factory=RuntimeConfig)
     file: Path | None = None
     entries: Sequence[Entry] = field(default=(), repr=False, eq=False)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import trio
 
-from naviscope_ingest import Executed, IngestRuntime, MemorySink, Message, RuntimeComponents
+from naviscope_ingest import Executed, Ingest, IngestRuntime, MemorySink, Message, RuntimeComponents
 from naviscope_ingest.endpoint import Progress, serve_endpoint
 from naviscope_ingest.endpoint import server as serving
 from naviscope_ingest.metrics import PrometheusMetrics
@@ -67,6 +67,38 @@ async def test_a_runtime_that_works_is_healthy_ready_and_measured():
         _, headers, body = await get(address, "/metrics", headers="Accept: application/openmetrics-text\r\n")
         assert headers["content-type"].startswith("application/openmetrics-text")
         assert body.endswith(b"# EOF\n")
+
+
+async def test_an_app_serves_it_where_its_configuration_says(caplog):
+    caplog.set_level(logging.INFO, "naviscope_ingest")
+    app = Ingest()
+
+    @app.handler("row")
+    async def row(payload: int) -> None: ...
+
+    app.configure(environ={"NAVISCOPE_ENDPOINT__PORT": "0"})
+    for total in (1, 2):
+        caplog.clear()
+        async with app.running() as intake:
+            (port,) = (record.port for record in caplog.records if record.getMessage().startswith("listening"))
+            async with intake.epoch() as epoch:
+                await app.submit(epoch, [Message("a", 1, kind="row")])
+            _, _, body = await get(("127.0.0.1", port), "/metrics")
+            # Counters go on when the app runs again.
+            assert f'naviscope_ended_total{{end="committed",kind="row"}} {total}.0'.encode() in body
+            assert (await get(("127.0.0.1", port), "/readyz"))[0] == 200
+
+
+async def test_an_app_without_a_port_serves_nothing(caplog):
+    caplog.set_level(logging.INFO, "naviscope_ingest")
+    app = Ingest()
+
+    @app.handler("row")
+    async def row(payload: int) -> None: ...
+
+    app.configure(environ={})
+    async with app.running():
+        assert "listening" not in caplog.text
 
 
 async def test_a_runtime_that_hangs_is_alive_but_not_ready(autojump_clock):

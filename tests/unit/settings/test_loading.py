@@ -279,6 +279,8 @@ def test_a_password_in_a_url_is_not_shown():
         ),
         ("store_options:\n  more: {x: 3}", "{}:2: store_options.more.x: the store 'memory:' has no option 'x'"),
         ("store_options: {max_payload_bytes: 0}", "{}:1: store_options.max_payload_bytes: give a number above 0"),
+        ("endpoint: {port: 70000}", "{}:1: endpoint.port: give a port from 0 (a free one) to 65535"),
+        ("endpoint: {stall_after_seconds: 0}", "{}:1: endpoint.stall_after_seconds: give seconds above 0"),
         ("derives: {a: b}", "{}:1: derives.a: give a list, each a string, not 'b'"),
         ("ageing_seconds: .inf", "{}:1: ageing_seconds: give a number, not '.inf'"),
         ("ageing_seconds: 1e999", "{}:1: ageing_seconds: give a finite number, not inf"),
