@@ -524,6 +524,8 @@ class Core:
         transitions, nodes, graph = self._transitions, self._nodes, self._graph
         now, freed, is_recovering = transitions.now, graph.freed, graph.is_recovering
         last: EpochTracker | None = None
+        live: dict[str, Node] = {}
+        done: dict[str, None] = {}
         # Of the last epoch: how many committed, and how many of those in the quick way. Counted where it changes.
         count = quick = 0
         for node in committed:

@@ -75,8 +75,9 @@ class MemorySink(Generic[Op]):
 
     def _entries(self) -> Iterator[Entry[Op]]:
         start, epoch_from = 0, dict(self._epochs)
+        # The first entry has the first of them.
+        epoch = epoch_from.get(0, EpochKey(0, ""))
         for place, (key, end) in enumerate(self._ends.items()):
-            if place in epoch_from:
-                epoch = epoch_from[place]
+            epoch = epoch_from.get(place, epoch)
             yield Entry(key, epoch, self._ids[place], self._kinds[place], tuple(self._ops[start:end]))
             start = end
