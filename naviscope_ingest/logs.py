@@ -12,7 +12,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["LOGGER", "JsonFormatter", "facts_of"]
+__all__ = ["LOGGER", "JsonFormatter", "facts_of", "moment_of"]
 
 LOGGER: Final = "naviscope_ingest"
 """The logger under which every record is found."""
@@ -28,6 +28,11 @@ def facts_of(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 
+def moment_of(record: logging.LogRecord) -> str:
+    """Return when a record was made: 2026-11-18T06:00:00.000Z."""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON: time, level, logger, text, its facts, and its traceback if there is one.
 
@@ -38,7 +43,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": moment_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage()[:MAX_TEXT],

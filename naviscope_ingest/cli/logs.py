@@ -5,40 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Literal
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from naviscope_ingest.cli.screen import clean
+from naviscope_ingest.logs import JsonFormatter, moment_of
 
-__all__ = ["JsonLines", "TextLines", "logging_to"]
-
-_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest are facts."""
-
-
-def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class JsonLines(logging.Formatter):
-    """Writes a record as one object: time, level, logger, message, its facts, and its traceback if there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        facts: dict[str, Any] = {name: value for name, value in vars(record).items() if name not in _USUAL}
-        line = {
-            "time": _moment(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode({**facts, **line}, enc_hook=repr).decode()
+__all__ = ["TextLines", "logging_to"]
 
 
 class TextLines(logging.Formatter):
@@ -46,7 +21,7 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        line = f"{_moment(record)} {record.levelname.lower():<7} {clean(record.getMessage())}"
+        line = f"{moment_of(record)} {record.levelname.lower():<7} {clean(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -69,7 +44,7 @@ class _ConsoleHandler(logging.Handler):
 def logging_to(console: Console, form: Literal["text", "json"], level: str) -> Iterator[None]:
     """Print the log of the process to a console, at this level and above, for as long as a block lasts."""
     handler = _ConsoleHandler(console)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextLines())
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)

@@ -25,7 +25,7 @@ def written(made):
 
 def test_a_record_is_one_object_with_its_facts():
     assert written(record("hello %s", "you", epoch="nightly", attempt=2)) == {
-        "time": "2001-09-09T01:46:40.500+00:00",
+        "time": "2001-09-09T01:46:40.500Z",
         "level": "warning",
         "logger": "naviscope_ingest",
         "message": "hello you",
