@@ -448,7 +448,6 @@ class IntakeHandle(Generic[P]):
             not_before=message.not_before,
             expires_at=message.expires_at,
             run=node.run,
-            attempts=0 if rare is None else rare.attempts,
         )
 
     async def wait_quiet(self) -> None:

@@ -126,7 +126,6 @@ class MessageOutline:
         added: what deferrals added to that.
         not_before, expires_at: its times.
         run: how often it was replayed.
-        attempts: how many attempts of this run failed.
     """
 
     id: str
@@ -139,7 +138,6 @@ class MessageOutline:
     not_before: float | None
     expires_at: float | None
     run: int
-    attempts: int
 
 
 @frozen

@@ -137,12 +137,12 @@ class Core:
     def will_go_on(self) -> bool:
         """Whether time alone brings more to do: a retry, a set start, or a look at what nothing can release.
 
-        It asks every message that waits, so it is for those who ask seldom.
+        It asks every message, so it is for those who ask seldom.
         """
         if self._lookout.due is not None:
             return True
-        waiting = (epoch for epoch in self._transitions.unfinished.values() if epoch.waiting)
-        return any(node.state is State.DELAYED for epoch in waiting for node in epoch.live.values())
+        left = (epoch for epoch in self._transitions.unfinished.values() if epoch.unfinished)
+        return any(node.state is State.DELAYED for epoch in left for node in epoch.live.values())
 
     @property
     def size(self) -> int:

@@ -207,7 +207,6 @@ async def show_message(call: Call, epoch_name: str, message_id: str) -> None:
             ("not before", moment(known.get("not_before"))),
             ("expires at", moment(known.get("expires_at"))),
             ("run", str(found["run"]) if found["run"] else None),
-            ("failed", some(found["attempts"], "attempt") if found["attempts"] else None),
             ("error", (letter["error"], "red") if letter else None),
         ]
     )

@@ -187,7 +187,6 @@ async def show_message(intake: Intake, given: OneMessage) -> dict[str, Any]:
     return found | {
         "message": _outline_view(outline) if letter is None else message_view(letter.message),
         "run": None if outline is None else outline.run,
-        "attempts": None if outline is None else outline.attempts,
         "dead_letter": None if letter is None else whole_letter_view(letter),
     }
 
