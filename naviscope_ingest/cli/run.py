@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, Literal
 
 import click
@@ -15,18 +15,20 @@ from attrs import asdict, define, frozen
 from rich.live import Live
 from rich.text import Text
 
+from naviscope_ingest._kernel.kernel import sole_error
 from naviscope_ingest.cli.commands import Call, Duration, command
 from naviscope_ingest.cli.epochs import outcome
 from naviscope_ingest.cli.failures import Exit, Failure
 from naviscope_ingest.cli.logs import logging_to
 from naviscope_ingest.cli.screen import Column, Screen
-from naviscope_ingest.cli.targets import load_app, url_of
+from naviscope_ingest.cli.targets import load_app, url_of, where
 from naviscope_ingest.cli.waiting import Pace
-from naviscope_ingest.console import ControlUnavailable, serve_control
+from naviscope_ingest.console import ControlUnavailable, is_supported, serve_control
 from naviscope_ingest.console.views import report_view
-from naviscope_ingest.errors import RuntimeFailed, RuntimeStopped
+from naviscope_ingest.errors import IngestError, RuntimeFailed, RuntimeStopped
 from naviscope_ingest.handlers import Ingest
 from naviscope_ingest.intake import IntakeHandle
+from naviscope_spi import StoreRefused, SystemFailure
 
 __all__ = ["backoffs", "declare_run"]
 
@@ -98,9 +100,23 @@ def declare_run(group: click.Group) -> None:
         app = load_app(app_name, _store(call), config=call.target.config)
         restarts = (1 << 30 if max_restarts is None else max_restarts) if restart else 0
         options = _Options(until_idle, restarts, drain_timeout, control, call.target.socket)
-        with logging_to(call.screen.errors, log_format, log_level):
+        with logging_to(call.screen.errors, log_format, log_level), _theirs(app_name):
             ending = await _keep_running(app, options, call.screen)
         return _finish(call.screen, ending, until_idle=until_idle)
+
+
+@contextmanager
+def _theirs(app_name: str) -> Iterator[None]:
+    """Say of what the app's own code raises, such as a sink that cannot be opened, that it is the app's."""
+    try:
+        yield
+    except (Failure, IngestError, StoreRefused, SystemFailure, OSError):
+        raise
+    except Exception as error:
+        only = sole_error(error)
+        if not isinstance(only, Exception) or isinstance(only, Failure | IngestError | StoreRefused | SystemFailure):
+            raise
+        raise Failure(f"{app_name} failed: {where(only)}", "--debug shows the traceback", Exit.FAILED) from error
 
 
 def _store(call: Call) -> str | None:
@@ -169,7 +185,8 @@ async def _run_once(app: Ingest, options: _Options, screen: Screen) -> _Ending:
 @asynccontextmanager
 async def _controlled(intake: IntakeHandle[Any], options: _Options) -> AsyncIterator[None]:
     """Serve a control socket if there can be one."""
-    if not options.serves or (options.socket is None and getattr(intake.runtime.store, "path", None) is None):
+    has_place = options.socket is not None or getattr(intake.runtime.store, "path", None) is not None
+    if not (options.serves and has_place and is_supported()):
         yield
         return
     try:

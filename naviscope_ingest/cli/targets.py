@@ -22,7 +22,7 @@ from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.settings import load_settings
 from naviscope_ingest.stores.sqlite import StoreLocked
 
-__all__ = ["CONFIG", "STORE", "Target", "environment", "load_app", "url_of"]
+__all__ = ["CONFIG", "STORE", "Target", "environment", "load_app", "url_of", "where"]
 
 STORE = "NAVISCOPE_STORE"
 """The environment variable that names the store where no option does."""
@@ -182,20 +182,20 @@ def _load(module_name: str, named: str) -> ModuleType:
             raise Failure(
                 f"there is no module {module_name!r}", f"run it in the folder that holds it; this is {here}"
             ) from error
-        raise Failure(f"{named} cannot be loaded: {_where(error)}", "--debug shows the traceback") from error
+        raise Failure(f"{named} cannot be loaded: {where(error)}", "--debug shows the traceback") from error
     except Exception as error:
-        raise Failure(f"{named} cannot be loaded: {_where(error)}", "--debug shows the traceback") from error
+        raise Failure(f"{named} cannot be loaded: {where(error)}", "--debug shows the traceback") from error
 
 
 def _made(function: Any, named: str) -> object:  # noqa: ANN401 - something that can be called
     try:
         made: object = function()
     except Exception as error:
-        raise Failure(f"{named}() failed: {_where(error)}", "--debug shows the traceback") from error
+        raise Failure(f"{named}() failed: {where(error)}", "--debug shows the traceback") from error
     return made
 
 
-def _where(error: BaseException) -> str:
+def where(error: BaseException) -> str:
     """Say what an error of the user's code is, and where it was raised."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"

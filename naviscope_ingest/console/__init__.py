@@ -11,7 +11,7 @@ from naviscope_ingest.console import controls as _controls
 from naviscope_ingest.console import repairs as _repairs
 from naviscope_ingest.console.client import RemoteDesk, connect_control, is_served
 from naviscope_ingest.console.desk import OPERATIONS, Desk, LocalDesk
-from naviscope_ingest.console.place import control_path
+from naviscope_ingest.console.place import control_path, is_supported
 from naviscope_ingest.console.protocol import Refused
 from naviscope_ingest.console.server import ControlUnavailable, serve_control
 
@@ -28,5 +28,6 @@ __all__ = [
     "connect_control",
     "control_path",
     "is_served",
+    "is_supported",
     "serve_control",
 ]

@@ -150,6 +150,25 @@ def test_what_cannot_be_reached_has_a_code_of_its_own(call, tmp_path, arguments,
     assert re.fullmatch(rf"error: .*{reason}.*\nhint: .+\n", err)
 
 
+def test_an_app_whose_sink_cannot_be_opened_is_to_blame_itself(call, tmp_path):
+    (tmp_path / "sinking.py").write_text(
+        "from contextlib import AbstractAsyncContextManager\n"
+        "from naviscope_ingest import Ingest\n"
+        "class Sink(AbstractAsyncContextManager):\n"
+        "    async def __aenter__(self): raise LookupError('no such warehouse')\n"
+        "    async def __aexit__(self, *error): ...\n"
+        "    async def commit(self, batch): ...\n"
+        "app = Ingest()\n"
+        "app.sink(Sink())\n"
+        "@app.handler('order')\n"
+        "def order(payload: int) -> None: ...\n"
+    )
+    code, out, err = call("run", "sinking:app", "--until-idle")
+    assert (code, out) == (5, "")
+    assert "sinking:app failed: " in err
+    assert "sinking.py:4: LookupError: no such warehouse\nhint: --debug shows the traceback\n" in err
+
+
 def test_a_command_that_nobody_expected_to_fail_says_so(call, store, monkeypatch):
     from naviscope_ingest.intake import IntakeHandle
 
