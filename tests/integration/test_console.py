@@ -8,7 +8,7 @@ import stat
 import pytest
 import trio
 
-from naviscope_ingest import Executed, IngestRuntime, MemorySink, Message, Permanent
+from naviscope_ingest import Executed, IngestRuntime, KindPolicy, MemorySink, Message, Permanent, RuntimeConfig
 from naviscope_ingest.console import (
     OPERATIONS,
     ControlUnavailable,
@@ -34,7 +34,8 @@ class Load:
 @pytest.fixture
 async def intake(tmp_path):
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    async with IngestRuntime.open(url, executor=Load(), commit_sink=MemorySink()) as intake:
+    config = RuntimeConfig(kinds={"order": KindPolicy()})
+    async with IngestRuntime.open(url, executor=Load(), commit_sink=MemorySink(), config=config) as intake:
         yield intake
 
 
@@ -103,6 +104,8 @@ async def test_limits_and_kinds_change_at_once(intake, place):
         assert kind == {"kind": "order", "unfinished": 0, "held_by": ["pause: too much"]}
         await remote.ask("kind.resume", kind="order")
         await remote.ask("limit.remove", name="cap:order")
+        with pytest.raises(Refused, match="did you mean 'order'"):
+            await remote.ask("limit.set", sort="cap", kind="ordr", limit=3)
         with pytest.raises(Refused, match="give a whole number"):
             await remote.ask("limit.set", sort="max_in_flight", limit=1.5)
         with pytest.raises(Refused, match="that is not struck"):
