@@ -138,6 +138,15 @@ def generate_timeless(seed: int) -> Program:
     return _Timeless(random.Random(seed)).program(seed)
 
 
+def generate_steadfast(seed: int) -> Program:
+    """Make a program whose ends depend neither on timing nor on crashes.
+
+    What nothing can bring fails its message: to have passed it is known to a process only, and so is what barrier was
+    opened because nothing else was left to do.
+    """
+    return _Steadfast(random.Random(seed)).program(seed)
+
+
 class _Shape:
     """The id and kind of a message and the shapes of its children: made first, so that all may refer to all."""
 
@@ -394,6 +403,14 @@ class Recorded(_Generator):
     def policy(self) -> dict[str, object]:
         policy = super().policy()
         return policy | {"on_unresolved": _fail_or_wait(policy.get("on_unresolved"))}
+
+
+class _Steadfast(Recorded, _Timeless):
+    """Dice that show what a crash cannot change."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.tastes = ["message" if taste == "cross" else taste for taste in self.tastes]
 
 
 def _fail_or_wait(word: object) -> str | None:

@@ -41,10 +41,10 @@ FAULTS: Final[Mapping[FaultName, str]] = {
     "full": "the disk is full",
     "sync": "a sync fails, and what it was to save may be lost",
     "slow executor": "an executor takes its time",
-    "hanging executor": "an executor does not return for an hour",
+    "hanging executor": "an executor does not return for a quarter of an hour",
     "failing executor": "an executor raises `Transient` before or after it has done its work",
     "slow sink": "a sink takes its time",
-    "hanging sink": "a sink does not return for an hour",
+    "hanging sink": "a sink does not return for a quarter of an hour",
     "failing sink": "a sink raises `Transient` and has done nothing",
     "deceiving sink": "a sink raises `Transient` although it has committed",
     "resend": "a producer submits again what was accepted",
@@ -57,7 +57,7 @@ FAULTS: Final[Mapping[FaultName, str]] = {
 _DEADLY: Final[tuple[FaultName, ...]] = ("kill", "power", "recovery")
 _LETHAL: Final[tuple[FaultName, ...]] = (*_DEADLY, "stop", "io", "full", "sync")
 _SETTING: Final[tuple[FaultName, ...]] = ("clock jump", "pause")
-_LIVES: Final = (1, 3, 5, 8, 12)
+_LIVES: Final = (2, 5, 8, 12, 16)
 # How much likelier the process is killed than that it fails or is stopped.
 _KILLS: Final = 3.0
 
@@ -92,7 +92,7 @@ class Mix:
     @classmethod
     def draw(cls, rng: random.Random, allowed: frozenset[FaultName]) -> Mix:
         """Draw a mix. Some have nothing, some have nearly everything."""
-        intensity = rng.choice((0.0, 0.15, 0.4, 0.4, 0.7, 0.7, 0.95))
+        intensity = rng.choice((0.0, 0.15, 0.4, 0.4, 0.7, 0.7, 0.95, 0.95))
         # Always in the same order, so that leaving a fault out changes nothing about the others.
         drawn: dict[FaultName, float] = {name: intensity * rng.random() * (rng.random() < 0.65) for name in FAULTS}
         rates: dict[FaultName, float] = {name: rate for name, rate in drawn.items() if rate and name in allowed}

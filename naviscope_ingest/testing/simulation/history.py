@@ -19,6 +19,7 @@ from naviscope_spi import (
     Accepted,
     Committed,
     Delivery,
+    DependsOn,
     End,
     Ended,
     EpochForgotten,
@@ -71,6 +72,10 @@ class History:
         ends: how they ended, by place.
         runs: the run they are in, by place, if it is not the first.
         moved: places whose order in a lane is not that of their places any more: they waited, or were tried again.
+        added: what messages were deferred for, by place.
+        passed: dependencies that messages passed without being satisfied, by place. A message that had begun goes on
+            after a crash, and is not told of them again.
+        values: what messages left for their dependents, by place.
         provided: the highest version of each resource, by the number of the epoch (None is global) and name.
         taken: names of resources that were forgotten.
         acknowledged: messages whose submit returned, by the number of the epoch and id.
@@ -88,6 +93,9 @@ class History:
     ends: dict[int, End] = field(factory=dict)
     runs: dict[int, int] = field(factory=dict)
     moved: set[int] = field(factory=set)
+    added: dict[int, set[str]] = field(factory=dict)
+    passed: dict[int, set[str]] = field(factory=dict)
+    values: dict[int, bytes] = field(factory=dict)
     provided: dict[tuple[int | None, str], int] = field(factory=dict)
     taken: set[str] = field(factory=set)
     acknowledged: dict[tuple[int, str], None] = field(factory=dict)
@@ -134,12 +142,13 @@ class History:
     def tell(self, body: FactBody) -> None:
         """Take in what a recovery tells: what is, in no order that could be wrong."""
         match body:
-            case Committed(seqs=seqs):
+            case Committed(seqs=seqs, values=values):
                 self.ends.update(dict.fromkeys(seqs, "committed"))
+                self.values.update(values)
             case Ended(seq=seq, end=end):
                 self.ends[seq] = end
-            case Waits(seq=seq, run=run):
-                self.moved.add(seq)
+            case Waits(seq=seq, run=run, depends_on=added):
+                self._defer(seq, added)
                 if run:
                     self.runs[seq] = run
             case EpochMarked(record=record):
@@ -164,7 +173,8 @@ class History:
             case Accepted(epoch=key, seqs=seqs, messages=messages):
                 for seq, message in zip(seqs, messages, strict=True):
                     self.accept(seq, Known(key.number, message.id, message))
-            case Committed(seqs=seqs):
+            case Committed(seqs=seqs, values=values):
+                self.values.update(values)
                 for seq in seqs:
                     self._see_to_order(seq, together)
                 for seq in seqs:
@@ -172,8 +182,8 @@ class History:
                     self._end(seq, "committed")
             case Ended(seq=seq, end=end, discarded=False):
                 self._end(seq, end)
-            case Waits(seq=seq, run=run):
-                self.moved.add(seq)
+            case Waits(seq=seq, run=run, depends_on=added):
+                self._defer(seq, added)
                 if run > self.runs.get(seq, 0):
                     self._revive(seq, run)
             case EpochOpened(record=record):
@@ -219,6 +229,11 @@ class History:
         self.runs[seq] = run
         self.ends.pop(seq, None)
 
+    def _defer(self, seq: int, added: DependsOn | None) -> None:
+        self.moved.add(seq)
+        if added:
+            self.added.setdefault(seq, set()).update(map(str, added))
+
     def _mark(self, record: EpochRecord) -> None:
         self.epochs[record.key.number] = record
         unfinished = self.counts(record.key.number)["unfinished"]
@@ -242,7 +257,7 @@ class History:
         known = self.messages.get(seq)
         if known is None or known.message is None:
             return
-        for place in self._parents(known):
+        for place in self._parents(seq, known):
             if place in together or place not in self.ends:
                 raise Violation(
                     f"message {known.id!r} committed before {self.messages[place].id!r}, which it depends on, had ended"
@@ -258,14 +273,17 @@ class History:
         if key is not None and key not in self.delivered and key not in self.inside:
             raise Violation(f"message {self.messages[seq].id!r} is settled as committed, and no sink has committed it")
 
-    def _parents(self, known: Known) -> list[int]:
+    def _parents(self, seq: int, known: Known) -> list[int]:
         """Return the places of messages that must have ended before this one, whatever its policies."""
         assert known.message is not None
         found = []
+        passed = self.passed.get(seq, set())
         for each in known.message.depends_on:
+            if str(each) in passed:
+                continue
             if isinstance(each, str):
                 place = self._places.get((known.epoch, each))
-            elif isinstance(each, OnMessage) and each.timeout is None and each.epoch_name is None:
+            elif isinstance(each, OnMessage) and each.epoch_name is None:
                 place = self._places.get((known.epoch, each.id))
             else:
                 continue
@@ -285,8 +303,11 @@ class History:
             raise Violation(f"{delivery.id!r} is executed, and the store does not have it")
         if place in self.ends:
             raise Violation(f"{delivery.id!r} is executed, and has ended {self.ends[place]}")
+        passed = self.passed.get(place, set()) | set(map(str, delivery.unmet))
+        if passed:
+            self.passed[place] = passed
         for each in delivery.message.depends_on:
-            if each in delivery.unmet:
+            if str(each) in passed:
                 continue
             if isinstance(each, str):
                 self._see_to_parent(delivery, epoch, each)
@@ -371,6 +392,7 @@ class History:
 
     def go_on_from(self, found: History) -> None:
         """Know what was found, and remember what was promised."""
-        for each in ("epochs", "messages", "ends", "runs", "provided", "_places", "_of_epoch", "_lanes"):
+        for each in ("epochs", "messages", "ends", "runs", "added", "provided", "_places", "_of_epoch", "_lanes"):
             setattr(self, each, getattr(found, each))
         self.moved |= found.moved
+        self.values |= found.values

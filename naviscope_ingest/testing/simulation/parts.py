@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _POWERS_OF_EXECUTORS = ("check_messages",)
 _POWERS_OF_SINKS = ("encode_ops", "decode_ops", "commit_epoch", "stable_batches", "colocation")
-_HANGS = 3_600.0
+_HANGS = 900.0
 
 
 class Life(Protocol):

@@ -27,7 +27,9 @@ __all__ = ["Plan", "Process", "Steps"]
 _MOST_STEPS: Final = 300_000
 """More steps of tasks than a process may take: what goes round and round is found so."""
 
-_PATIENCE: Final = 12 * 3_600.0
+_NEVER: Final = 1_000_000_000
+
+_PATIENCE: Final = 3_600.0
 """How long a process that is in trouble is given before somebody kills it, in virtual seconds."""
 
 _DRAIN: Final = 7 * 24 * 3_600.0
@@ -70,13 +72,13 @@ class Plan:
         if lethal == "recovery":
             return evolve(plan, at_operation=rng.randrange(40))
         if lethal in ("kill", "power") and rng.random() < 0.4:
-            return evolve(plan, at_step=_about(rng, 1_500))
-        return evolve(plan, at_operation=_about(rng, 700), once=rng.random() < 0.5)
+            return evolve(plan, at_step=_place(rng, 60, 5_000))
+        return evolve(plan, at_operation=_place(rng, 300, 5_000), once=rng.random() < 0.5)
 
 
-def _about(rng: random.Random, most: int) -> int:
-    """Draw a number; small ones are as likely as large ones."""
-    return int(most ** rng.random())
+def _place(rng: random.Random, usual: int, most: int) -> int:
+    """Draw a place to die at: in what a small program does, or anywhere, where small numbers are as likely as large."""
+    return rng.randrange(usual) if rng.random() < 0.7 else int(most ** rng.random())
 
 
 class Steps(trio.abc.Instrument):
@@ -107,7 +109,9 @@ class Process:
         program: what it runs.
         world: where it lives.
         disk: its disk.
-        history: what is known when it starts.
+        history: what was promised before.
+        found: what the disk knows. It is promised once the store is open: before that, what was written and not synced
+            may be lost yet, and nobody has been told of it.
         mix: the faults of parts.
         plan: how it ends.
 
@@ -123,7 +127,15 @@ class Process:
     """
 
     def __init__(
-        self, program: Program, world: World, *, disk: SimulatedDisk, history: History, mix: Mix, plan: Plan
+        self,
+        program: Program,
+        world: World,
+        disk: SimulatedDisk,
+        history: History,
+        found: History,
+        *,
+        mix: Mix,
+        plan: Plan,
     ) -> None:
         self.world = world
         self.history = history
@@ -138,6 +150,7 @@ class Process:
         self.error: BaseException | None = None
         self.users: dict[trio.lowlevel.Task, str] = {}
         self._program = program
+        self._found = found
         self._disk = disk
         self._plan = plan
         self._scope = trio.CancelScope()
@@ -258,13 +271,14 @@ class Process:
         bug = _first(error, (InternalError, AssertionError))
         if bug is not None and not self.is_over:
             raise Violation(f"it raised {_described(bug)}") from error
-        is_troubled = self.is_over or self._plan.lethal is not None or self._disk.faults_met
+        is_troubled = self.is_over or self._plan.lethal or self._plan.setting or self._disk.faults_met
         if not is_troubled:
             raise Violation(f"it failed although nothing was wrong: {_described(error)}") from error
 
     async def _live(self) -> None:
         program, world = self._program, self.world
         async with open_store_on(self._disk, world.clock, program.store_options) as store:
+            self.history.go_on_from(self._found)
             store._feed.add(self)  # type: ignore[arg-type]  # it is told as a reader is
             components = program.components(world)
             components = evolve(
@@ -274,7 +288,9 @@ class Process:
                 store=store,
                 clock=world.clock,
             )
-            runtime: IngestRuntime[Any, Any] = IngestRuntime(components, program.config)
+            # A simulated crash says nothing about the message that was running.
+            config = evolve(program.config, poison_threshold=_NEVER)
+            runtime: IngestRuntime[Any, Any] = IngestRuntime(components, config)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
                 for fault in self._plan.setting:

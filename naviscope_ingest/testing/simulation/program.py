@@ -67,6 +67,8 @@ class World:
         self.ends: Mapping[Name, End] = {}
         self.trace: list[str] = []
         self._disk = SimulatedDisk(seed=seed)
+        self._history: Any = None
+        self._found: Any = None
 
     @property
     def committed(self) -> Set[Name]:
@@ -108,7 +110,7 @@ class Program:
     """
 
     config: RuntimeConfig = RuntimeConfig()
-    """How the runtime behaves."""
+    """How the runtime behaves, but for `poison_threshold`: a simulated crash is no message's fault, so none is counted."""
 
     store_options: Mapping[str, Any] = MappingProxyType({})
     """Options of `SqliteStore.open`, such as `codec` and `retain`."""

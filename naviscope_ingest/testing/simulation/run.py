@@ -136,7 +136,8 @@ class Run:
         self._script = script
         self._world = World(outcome.seed)
         self._world.trace = outcome.trace
-        self._history = History()
+        self._history = self._world._history = History()
+        self._found = self._world._found = History()
         self._disk = SimulatedDisk(seed=outcome.seed, keep_log=True)
         self._rng = random.Random(f"{outcome.seed}:run")
 
@@ -161,7 +162,7 @@ class Run:
         world.moment = "running"
         world._disk = self._disk
         self._disk.power_on()
-        process = Process(self._program, world, disk=self._disk, history=self._history, mix=mix, plan=plan)
+        process = Process(self._program, world, self._disk, self._history, self._found, mix=mix, plan=plan)
         outcome.processes.append(process)
         outcome.disks.append(self._disk)
         try:
@@ -211,8 +212,8 @@ class Run:
             probe, world.clock, program.store_options, twice=self._rng.random() < self._script.twice
         )
         self._history.compare(found)
-        self._history.go_on_from(found)
-        world.ends = self._history.named_ends()
+        self._found = world._found = found
+        world.ends = found.named_ends()
         world.moment = "end" if is_last else "crash"
         world._disk = probe
         answer = program.check(world)
