@@ -35,6 +35,7 @@ from naviscope_spi import (
     OnResource,
     Provided,
     ResourceForgotten,
+    Seq,
     Waits,
 )
 
@@ -144,7 +145,7 @@ class History:
         match body:
             case Committed(seqs=seqs, values=values):
                 self.ends.update(dict.fromkeys(seqs, "committed"))
-                self.values.update(values)
+                self._keep(values)
             case Ended(seq=seq, end=end):
                 self.ends[seq] = end
             case Waits(seq=seq, run=run, depends_on=added):
@@ -174,7 +175,7 @@ class History:
                 for seq, message in zip(seqs, messages, strict=True):
                     self.accept(seq, Known(key.number, message.id, message))
             case Committed(seqs=seqs, values=values):
-                self.values.update(values)
+                self._keep(values)
                 for seq in seqs:
                     self._see_to_order(seq, together)
                 for seq in seqs:
@@ -228,6 +229,10 @@ class History:
             raise Violation(f"message {self.messages[seq].id!r} had committed, and runs again")
         self.runs[seq] = run
         self.ends.pop(seq, None)
+
+    def _keep(self, values: Mapping[Seq, bytes]) -> None:
+        for seq, value in values.items():
+            self.values[seq] = value
 
     def _defer(self, seq: int, added: DependsOn | None) -> None:
         self.moved.add(seq)
