@@ -39,8 +39,8 @@ $(PEERS): $(STAMP) requirements-bench.lock
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-bench.lock
 	@touch $@
 
-soak: $(STAMP) ## Run the soak test for MINUTES (default 10)
-	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+soak: $(STAMP) ## Run the soak test for MINUTES (default 10), and write evidence/reliability.json
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --evidence evidence/reliability.json
 
 docs: $(STAMP) ## Write the reference pages that follow from the code
 	$(BIN)/python -m tests.reference_pages

@@ -2,6 +2,7 @@
 
     python -m tests.soak --minutes 10
     python -m tests.soak --replay core:1234567
+    python -m tests.soak --minutes 60 --evidence evidence/reliability.json
 
 Every run takes other seeds, unless --seed says where to start. The exit code is 1 if a promise was broken.
 """
@@ -14,29 +15,31 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
+from pathlib import Path
 
 from tests.soak.drivers import DRIVERS, Tally, play_chunk
+from tests.soak.evidence import source_now, write_evidence
 
 CHUNK = 100
 
 Tallies = dict[str, Tally]
 
 
-def chunks(seed: int) -> Iterator[tuple[str, int]]:
+def chunks(seed: int, drivers: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield, for ever, who plays next and from which seed on."""
     for first in itertools.count(seed, CHUNK):
-        for driver in DRIVERS:
+        for driver in drivers:
             yield driver, first
 
 
-def soak(seconds: float, processes: int, seed: int) -> Tallies:
+def soak(seconds: float, processes: int, seed: int, drivers: Sequence[str]) -> Tallies:
     """Play until the time is over."""
-    tallies = {driver: Tally(driver) for driver in DRIVERS}
+    tallies = {driver: Tally(driver) for driver in drivers}
     end = time.monotonic() + seconds
-    todo = chunks(seed)
+    todo = chunks(seed, drivers)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         playing: set[Future[Tally]] = set()
         while playing or time.monotonic() < end:
@@ -76,8 +79,8 @@ def replay(which: str) -> int:
     driver, _, seed = which.partition(":")
     if driver not in DRIVERS or not seed.isdecimal():
         sys.exit(f"--replay {which}: write driver:seed, with one of {', '.join(DRIVERS)}")
-    events = DRIVERS[driver](int(seed))
-    print(f"{which}: {events} events, no violation")
+    played = DRIVERS[driver](int(seed))
+    print(f"{which}: {played.events} events, no violation")
     return 0
 
 
@@ -88,13 +91,18 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once (default: cores)")
     parser.add_argument("--seed", type=int, help="the first seed (default: another one each time)")
+    parser.add_argument("--only", action="append", choices=DRIVERS, help="who plays (default: all; may be repeated)")
+    parser.add_argument("--evidence", type=Path, metavar="FILE", help="write what was found to a JSON file")
     parser.add_argument("--replay", metavar="DRIVER:SEED", help="play one program again")
     arguments = parser.parse_args()
     if arguments.replay:
         return replay(arguments.replay)
     seed = secrets.randbelow(10**9) * 1_000 if arguments.seed is None else arguments.seed
-    tallies = soak(arguments.minutes * 60, max(1, arguments.processes), seed)
+    began = source_now()
+    tallies = soak(arguments.minutes * 60, max(1, arguments.processes), seed, arguments.only or list(DRIVERS))
     show_result(tallies, seed)
+    if arguments.evidence is not None:
+        write_evidence(arguments.evidence, tallies, seed, began)
     return 1 if any(each.violations for each in tallies.values()) else 0
 
 

@@ -166,7 +166,7 @@ def simulate(
         totals.crashes,
         totals.power_cuts,
         dict(sorted(totals.faults.items())),
-        dict(sorted(totals.sometimes.items())),
+        {name: count for name, count in sorted(totals.sometimes.items()) if count},
         totals.steps,
         totals.seconds,
         digests,

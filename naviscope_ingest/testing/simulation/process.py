@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,6 +14,7 @@ from trio.testing import MockClock
 
 from naviscope_ingest.errors import InternalError
 from naviscope_ingest.intake import IntakeHandle
+from naviscope_ingest.reports import Recovery
 from naviscope_ingest.runtime import IngestRuntime
 from naviscope_ingest.testing.disk import SimulatedDisk, Survival
 from naviscope_ingest.testing.simulation.faults import FaultName, Mix
@@ -124,6 +126,7 @@ class Process:
         steps: how many steps its tasks took.
         is_done: whether its workload came to its end.
         error: what it raised.
+        sometimes: how often interesting things happened.
     """
 
     def __init__(
@@ -148,6 +151,7 @@ class Process:
         self.steps = 0
         self.is_done = False
         self.error: BaseException | None = None
+        self.sometimes: Counter[str] = Counter()
         self.users: dict[trio.lowlevel.Task, str] = {}
         self._program = program
         self._found = found
@@ -300,8 +304,17 @@ class Process:
                     if self._plan.after is not None:
                         nursery.start_soon(self._stop, runtime, self._plan.after)
                     world.note("runs")
+                    self._look_at_start(runtime.recovery)
                     await self._work(program, intake)
                 nursery.cancel_scope.cancel()
+
+    def _look_at_start(self, recovery: Recovery) -> None:
+        for what, count in (
+            ("a process found unfinished messages", recovery.unfinished),
+            ("a process found messages that were running", recovery.suspects),
+            ("a process found recorded outcomes", recovery.recorded),
+        ):
+            self.sometimes[what] += bool(count)
 
     async def _work(self, program: Program, intake: IntakeHandle[Any]) -> None:
         await program.workload(intake)

@@ -110,7 +110,7 @@ class Program:
     """
 
     config: RuntimeConfig = RuntimeConfig()
-    """How the runtime behaves, but for `poison_threshold`: a simulated crash is no message's fault, so none is counted."""
+    """How the runtime behaves, but for `poison_threshold`: no simulated crash is counted against a message."""
 
     store_options: Mapping[str, Any] = MappingProxyType({})
     """Options of `SqliteStore.open`, such as `codec` and `retain`."""

@@ -155,7 +155,11 @@ class Run:
                     break
             self._world.note("from now on nothing is wrong")
             await self._live(_CALM, Plan(), is_last=True)
-        self._outcome.seconds = trio.current_time()
+        outcome = self._outcome
+        outcome.seconds = trio.current_time()
+        outcome.sometimes["a sink got again what it had committed"] += bool(outcome.repeated)
+        for end in set(self._world.ends.values()):
+            outcome.sometimes[f"a message ended {end}"] += 1
 
     async def _live(self, mix: Mix, plan: Plan, *, is_last: bool = False) -> bool:
         world, outcome = self._world, self._outcome
@@ -170,6 +174,7 @@ class Run:
         finally:
             outcome.faults.update(process.met)
             outcome.steps += process.steps
+            outcome.sometimes += process.sometimes
             outcome.repeated = [key for key, count in self._history.delivered.items() if count > 1]
         self._disk = self._left_behind(process, mix, plan)
         await self._examine(is_last=is_last)
