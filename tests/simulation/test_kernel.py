@@ -31,19 +31,19 @@ FOUND = {
 
 
 def pace():
-    """Return how slow this machine is now; 1 is usual, 2 is half as fast."""
-    began = time.perf_counter()
+    """Return how slow this machine is now, by the time it works for us; 1 is usual, 2 is half as fast."""
+    began = time.process_time()
     table = {}
     for number in range(1_000_000):
         table[number & 1023] = number
-    return max(1.0, (time.perf_counter() - began) / USUAL)
+    return max(1.0, (time.process_time() - began) / USUAL)
 
 
 def test_no_promise_is_broken():
     floor = 1 / pace()
-    end = time.monotonic() + SECONDS
+    end = time.process_time() + SECONDS
     seeds, crashes, faults = 0, 0, Counter()
-    while (seeds < SEEDS or crashes < CRASHES) and time.monotonic() < end:
+    while (seeds < SEEDS or crashes < CRASHES) and time.process_time() < end:
         report = simulate(KernelProgram, seeds=range(seeds, seeds + CHUNK))
         seeds += report.seeds
         crashes += report.crashes

@@ -24,15 +24,18 @@ from tests.soak.drivers import DRIVERS, Tally, play_chunk
 from tests.soak.evidence import source_now, write_evidence
 
 CHUNK = 100
+# Programs of the simulated disk are sweeps.
+CHUNKS = {"disk": 2}
 
 Tallies = dict[str, Tally]
 
 
-def chunks(seed: int, drivers: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield, for ever, who plays next and from which seed on."""
-    for first in itertools.count(seed, CHUNK):
+def chunks(seed: int, drivers: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield, for ever, who plays next, from which seed on, and how many."""
+    for turn in itertools.count():
         for driver in drivers:
-            yield driver, first
+            count = CHUNKS.get(driver, CHUNK)
+            yield driver, seed + turn * count, count
 
 
 def soak(seconds: float, processes: int, seed: int, drivers: Sequence[str]) -> Tallies:
@@ -44,7 +47,7 @@ def soak(seconds: float, processes: int, seed: int, drivers: Sequence[str]) -> T
         playing: set[Future[Tally]] = set()
         while playing or time.monotonic() < end:
             while time.monotonic() < end and len(playing) < processes + 1:
-                playing.add(pool.submit(play_chunk, *next(todo), CHUNK))
+                playing.add(pool.submit(play_chunk, *next(todo)))
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
             for each in done:
                 tally = each.result()
