@@ -7,7 +7,9 @@ import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
+import apsw
 import trio
 from attrs import define, field, frozen
 from trio.testing import MockClock
@@ -127,6 +129,14 @@ def _alone(error: BaseException) -> BaseException:
     return error
 
 
+def _close_all(disk: SimulatedDisk) -> None:
+    """Close what a process has left open: a connection to a dead disk complains when it is collected, much later."""
+    for connection in apsw.connections():
+        if connection.filename.startswith(disk.path("")):
+            with suppress(apsw.Error):
+                connection.close(force=True)
+
+
 class Run:
     """A program, its world, and what is known of it."""
 
@@ -174,8 +184,10 @@ class Run:
         finally:
             outcome.faults.update(process.met)
             outcome.steps += process.steps
+            self._disk.kill()
             outcome.sometimes += process.sometimes
             outcome.repeated = [key for key, count in self._history.delivered.items() if count > 1]
+        _close_all(self._disk)
         self._disk = self._left_behind(process, mix, plan)
         await self._examine(is_last=is_last)
         world.life += 1
@@ -186,7 +198,6 @@ class Run:
     def _left_behind(self, process: Process, mix: Mix, plan: Plan) -> SimulatedDisk:
         """Return the disk that the next process finds."""
         outcome, disk, rng = self._outcome, self._disk, self._rng
-        disk.kill()
         if disk.faults_met:
             outcome.faults[plan.lethal or "io"] += 1
         if not process.is_over:
