@@ -9,6 +9,7 @@ from attrs.validators import optional
 
 from naviscope_ingest._core.limits import check_count, check_positive
 from naviscope_ingest._core.units import Seconds
+from naviscope_spi.names import shown
 
 __all__ = ["IntakePolicy", "WhenFull", "check_when_full"]
 
@@ -19,7 +20,7 @@ WhenFull: TypeAlias = Literal["block", "reject", "drop", "sample"]
 def check_when_full(value: object, where: str) -> None:
     """Refuse what a submit cannot do."""
     if value not in get_args(WhenFull):
-        raise ValueError(f"{where}(when_full={value!r:.80}): it is one of {', '.join(map(repr, get_args(WhenFull)))}")
+        raise ValueError(f"{where}(when_full={shown(value)}): it is one of {', '.join(map(repr, get_args(WhenFull)))}")
 
 
 def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
@@ -28,7 +29,7 @@ def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
 
 def _from_zero(instance: object, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"IntakePolicy({attribute.name}={value!r:.80}): give a whole number, zero or more")
+        raise ValueError(f"IntakePolicy({attribute.name}={shown(value)}): give a whole number, zero or more")
 
 
 def _seconds(instance: object, attribute: Attribute[Any], value: object) -> None:

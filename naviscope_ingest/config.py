@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from attrs import Attribute, field, frozen
-from attrs.validators import instance_of, optional
+from attrs.validators import optional
 
 from naviscope_ingest._core.limits import Cap, Limit, Rate
 from naviscope_ingest._core.units import Seconds
 from naviscope_ingest.admission import IntakePolicy
 from naviscope_ingest.failures import Classifier
 from naviscope_ingest.faults.spec import Faults
-from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy
+from naviscope_ingest.policies import BreakerPolicy, KindPolicy, RetryPolicy, instance_of
 from naviscope_ingest.tracing import Tracing
 from naviscope_spi import (
     Clock,
@@ -26,6 +26,7 @@ from naviscope_spi import (
     RuntimeMetrics,
     SupportsBatch,
 )
+from naviscope_spi.names import shown
 
 __all__ = ["RuntimeComponents", "RuntimeConfig"]
 
@@ -61,18 +62,20 @@ class RuntimeComponents(Generic[P, Op]):
 
 def _at_least_one(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give a whole number of at least 1")
+        raise ValueError(f"RuntimeConfig({attribute.name}={shown(value)}): give a whole number of at least 1")
 
 
 def _seconds(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or math.isnan(value):
-        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give seconds, zero or more")
+        raise ValueError(f"RuntimeConfig({attribute.name}={shown(value)}): give seconds, zero or more")
 
 
 def _one_of(*known: str) -> Any:  # noqa: ANN401 - a validator, whatever attrs calls it
     def check(instance: object, attribute: Attribute[str], value: object) -> None:
         if value not in known:
-            raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): it is one of {', '.join(map(repr, known))}")
+            raise ValueError(
+                f"RuntimeConfig({attribute.name}={shown(value)}): it is one of {', '.join(map(repr, known))}"
+            )
 
     return check
 
@@ -81,12 +84,12 @@ def _kinds(instance: object, attribute: Attribute[Any], value: Any) -> None:  # 
     if value is None:
         return
     if not isinstance(value, Mapping):
-        raise ValueError(f'RuntimeConfig(derives={value!r:.80}): give a mapping, such as {{"file": ["row"]}}')
+        raise ValueError(f'RuntimeConfig(derives={shown(value)}): give a mapping, such as {{"file": ["row"]}}')
     for kind, derived in value.items():
         are_kinds = isinstance(derived, Collection) and not isinstance(derived, str | bytes)
         if not isinstance(kind, str) or not are_kinds or not all(isinstance(each, str) for each in derived):
             raise ValueError(
-                f"RuntimeConfig(derives={{{kind!r}: {derived!r:.80}}}): give each kind a list of the kinds it derives"
+                f"RuntimeConfig(derives={{{shown(kind)}: {shown(derived)}}}): give each kind a list of what it derives"
             )
 
 
@@ -98,40 +101,42 @@ def _at_least_one_or_none(instance: object, attribute: Attribute[Any], value: ob
 def _above_zero(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
     _seconds(instance, attribute, value)
     if not value:
-        raise ValueError(f"RuntimeConfig({attribute.name}={value!r}): give seconds above 0")
+        raise ValueError(f"RuntimeConfig({attribute.name}={shown(value)}): give seconds above 0")
 
 
 def _limits(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if not isinstance(value, Sequence) or not all(isinstance(each, Cap | Rate) for each in value):
-        raise ValueError(f'RuntimeConfig(limits={value!r:.80}): give a list of limits, such as [Cap(16, kind="http")]')
+        raise ValueError(f'RuntimeConfig(limits={shown(value)}): give a list of limits, such as [Cap(16, kind="http")]')
 
 
 def _name(instance: object, attribute: Attribute[str], value: object) -> None:
     if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME:
-        raise ValueError(f"RuntimeConfig(name={value!r:.80}): give a name of at most {_LONGEST_NAME} characters")
+        raise ValueError(f"RuntimeConfig(name={shown(value)}): give a name of at most {_LONGEST_NAME} characters")
 
 
 def _policies(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if not isinstance(value, Mapping):
         raise ValueError(
-            f'RuntimeConfig(kinds={value!r:.80}): give a mapping, such as {{"http": KindPolicy(timeout=30)}}'
+            f'RuntimeConfig(kinds={shown(value)}): give a mapping, such as {{"http": KindPolicy(timeout=30)}}'
         )
     for kind, policy in value.items():
         if not isinstance(kind, str) or not isinstance(policy, KindPolicy):
-            raise ValueError(f"RuntimeConfig(kinds={{{kind!r:.80}: {policy!r:.80}}}): give each kind a KindPolicy")
+            raise ValueError(f"RuntimeConfig(kinds={{{shown(kind)}: {shown(policy)}}}): give each kind a KindPolicy")
 
 
 def _breakers(instance: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if not isinstance(value, Mapping):
-        raise ValueError(f'RuntimeConfig(breakers={value!r:.80}): give a mapping, as {{"http": BreakerPolicy()}}')
+        raise ValueError(f'RuntimeConfig(breakers={shown(value)}): give a mapping, as {{"http": BreakerPolicy()}}')
     for name, policy in value.items():
         if not isinstance(name, str) or not (policy is None or isinstance(policy, BreakerPolicy)):
-            raise ValueError(f"RuntimeConfig(breakers={{{name!r:.80}: {policy!r:.80}}}): give a BreakerPolicy, or None")
+            raise ValueError(
+                f"RuntimeConfig(breakers={{{shown(name)}: {shown(policy)}}}): give a BreakerPolicy, or None"
+            )
 
 
 def _faults(instance: object, attribute: Attribute[Any], value: object) -> None:
     if value is not None and not isinstance(value, Faults):
-        raise ValueError(f'RuntimeConfig(faults={value!r:.80}): give Faults, such as Faults.parse("http:0.05:5xx")')
+        raise ValueError(f'RuntimeConfig(faults={shown(value)}): give Faults, such as Faults.parse("http:0.05:5xx")')
 
 
 @frozen(kw_only=True)

@@ -18,8 +18,9 @@ from naviscope_ingest.admission import WhenFull, check_when_full
 from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, MessageOutline, SubmitReceipt
-from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq
+from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq, check_name
 from naviscope_spi.messages import is_number
+from naviscope_spi.names import shown
 
 if TYPE_CHECKING:
     from naviscope_ingest.runtime import IngestRuntime
@@ -207,7 +208,7 @@ class IntakeHandle(Generic[P]):
             UnknownEpoch: there is none.
         """
         await trio.lowlevel.checkpoint()
-        return Epoch(self, self._kernel.book.find(name))
+        return Epoch(self, self._kernel.book.find(check_name("epoch name", name)))
 
     def epochs(self) -> Sequence[EpochReport]:
         """Report on every epoch that is kept."""
@@ -325,7 +326,7 @@ class IntakeHandle(Generic[P]):
             Struck: a message is of a kind, or has an id, that somebody refuses.
         """
         if unique_for is not None and not (is_number(unique_for) and 0 < unique_for < inf):
-            raise InvalidMessage(f"unique_for={unique_for!r:.80}: give seconds, as a finite number above zero")
+            raise InvalidMessage(f"unique_for={shown(unique_for)}: give seconds, as a finite number above zero")
         return await self._submit(epoch, messages, strict, unique_for, may_wait=True)
 
     async def _submit(
@@ -376,6 +377,7 @@ class IntakeHandle(Generic[P]):
         """
         await trio.lowlevel.checkpoint()
         page = self._page(epoch)
+        message_id = check_name("message id", message_id)
         tracker = self._kernel.core.epochs.get(page.key.number)
         if tracker is None or (message_id not in tracker.live and message_id not in tracker.done):
             raise UnknownMessage(page.key.name, message_id)
@@ -388,13 +390,13 @@ class IntakeHandle(Generic[P]):
         """Provide resources to every epoch. Versions only grow: a lower one changes nothing."""
         for resource in resources:
             if not isinstance(resource, Resource):
-                raise InvalidMessage(f"{resource!r:.80} is not a Resource: write Resource(name, version)")
+                raise InvalidMessage(f"{shown(resource)} is not a Resource: write Resource(name, version)")
         await trio.lowlevel.checkpoint()
         await self._kernel.provide(resources)
 
     async def forget(self, name: str) -> None:
         """Take a resource back that was provided to every epoch. Who was satisfied by it stays so."""
-        await self._kernel.forget(name)
+        await self._kernel.forget(check_name("resource name", name))
 
     # Questions
 
@@ -416,7 +418,7 @@ class IntakeHandle(Generic[P]):
         tracker = core.epochs[page.key.number]
         if message_id is None:
             return explain_epoch(core, tracker, self._kernel.whereabouts())
-        node = tracker.live.get(message_id)
+        node = tracker.live.get(check_name("message id", message_id))
         if node is not None:
             return explain_message(core, node, self._kernel.whereabouts())
         if message_id in tracker.done:
@@ -466,7 +468,12 @@ class IntakeHandle(Generic[P]):
         await self._kernel.wait_idle()
 
     def _page(self, epoch: Epoch[P] | str) -> EpochPage:
-        return self._kernel.book.find(epoch if isinstance(epoch, str) else epoch.number)
+        if isinstance(epoch, str):
+            return self._kernel.book.find(epoch)
+        number = getattr(epoch, "number", None)
+        if type(number) is not int:
+            raise InvalidMessage(f"{shown(epoch)} is no epoch: give its handle, or its name")
+        return self._kernel.book.find(number)
 
 
 class _Total:
@@ -525,7 +532,7 @@ def cut_messages(messages: Any, size: int) -> Iterator[Sequence[Message[Any]]]: 
         while chunk := list(itertools.islice(iterator, size)):
             yield _checked(chunk)
     else:
-        raise InvalidMessage(f"{messages!r:.80} is not a message: submit a Message, or an iterable of them")
+        raise InvalidMessage(f"{shown(messages)} is not a message: submit a Message, or an iterable of them")
 
 
 def _checked(chunk: Sequence[Any]) -> Sequence[Message[Any]]:
@@ -533,5 +540,5 @@ def _checked(chunk: Sequence[Any]) -> Sequence[Message[Any]]:
         return chunk
     for index, message in enumerate(chunk):
         if not isinstance(message, Message):
-            raise InvalidMessage(f"item {index} of this chunk is {message!r:.80}: it must be a Message")
+            raise InvalidMessage(f"item {index} of this chunk is {shown(message)}: it must be a Message")
     return chunk

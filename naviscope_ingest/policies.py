@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import Attribute, evolve, field, frozen
-from attrs.validators import instance_of, optional
+from attrs.validators import optional
 
 from naviscope_ingest._core.breaker import BreakerPolicy
 from naviscope_ingest._core.limits import AdaptiveLimit, Cap, Limit, Rate, check_count
 from naviscope_ingest._core.retry import RetryPolicy
 from naviscope_ingest._core.units import Seconds
+from naviscope_spi.names import shown
 
 __all__ = ["BreakerPolicy", "DeliveryMode", "KindPolicy", "RetryPolicy"]
 
@@ -20,17 +21,27 @@ DeliveryMode: TypeAlias = Literal["exactly_once", "at_least_once", "at_most_once
 """How often the effect of a message may come about when a process dies while it runs."""
 
 
+def instance_of(made: type) -> Callable[[object, Attribute[Any], object], None]:
+    """Return a validator that takes what is made of a class, as that of attrs does, but raises `ValueError`."""
+
+    def check(instance: object, attribute: Attribute[Any], value: object) -> None:
+        if not isinstance(value, made):
+            raise ValueError(f"{type(instance).__name__}({attribute.name}={shown(value)}): give a {made.__name__}")
+
+    return check
+
+
 def _limit(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isnan(value):
-        raise ValueError(f"KindPolicy({attribute.name}={value!r:.80}): give seconds above zero, or None for no limit")
+        raise ValueError(f"KindPolicy({attribute.name}={shown(value)}): give seconds above zero, or None for no limit")
 
 
 def _mode(instance: object, attribute: Attribute[Any], value: object) -> None:
     if value not in get_args(DeliveryMode):
         known = ", ".join(map(repr, get_args(DeliveryMode)))
-        raise ValueError(f"KindPolicy(delivery={value!r:.80}): it is one of {known}")
+        raise ValueError(f"KindPolicy(delivery={shown(value)}): it is one of {known}")
 
 
 def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
@@ -39,11 +50,11 @@ def _count(instance: object, attribute: Attribute[Any], value: object) -> None:
 
 def _rates(instance: object, attribute: Attribute[Any], value: object) -> None:
     if not isinstance(value, Sequence) or not all(isinstance(each, Rate) for each in value):
-        raise ValueError(f"KindPolicy(rates={value!r:.80}): give a list of rates, such as [Rate(50)]")
+        raise ValueError(f"KindPolicy(rates={shown(value)}): give a list of rates, such as [Rate(50)]")
     if any(each.kind is not None for each in value):
-        raise ValueError(f"KindPolicy(rates={value!r:.80}): leave kind= out, it is that of the policy")
+        raise ValueError(f"KindPolicy(rates={shown(value)}): leave kind= out, it is that of the policy")
     if len({each.name for each in value}) < len(value):
-        raise ValueError(f"KindPolicy(rates={value!r:.80}): give all but one of them a label=")
+        raise ValueError(f"KindPolicy(rates={shown(value)}): give all but one of them a label=")
 
 
 @frozen(kw_only=True)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import Attribute, field, frozen
 
 from naviscope_ingest._core.units import Seconds
 from naviscope_spi import ErrorKind
+from naviscope_spi.names import shown
 
 __all__ = ["Breaker", "BreakerPolicy", "BreakerState"]
 
@@ -31,12 +32,25 @@ _LAST = 20
 
 def _count(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"BreakerPolicy({attribute.name}={value!r:.80}): give a whole number of at least 1")
+        raise ValueError(f"BreakerPolicy({attribute.name}={shown(value)}): give a whole number of at least 1")
 
 
 def _above_zero(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
-        raise ValueError(f"BreakerPolicy({attribute.name}={value!r:.80}): give a number above 0")
+        raise ValueError(f"BreakerPolicy({attribute.name}={shown(value)}): give a number above 0")
+
+
+def _kinds_of_errors(value: Any) -> frozenset[ErrorKind]:  # noqa: ANN401 - it is checked here
+    known = get_args(ErrorKind)
+    is_several = isinstance(value, Collection) and not isinstance(value, str | bytes)
+    if not is_several or not all(isinstance(each, str) and each in known for each in value):
+        raise ValueError(f"BreakerPolicy(counts={shown(value)}): give some of {', '.join(map(repr, known))}")
+    return frozenset(value)
+
+
+def _callable(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise ValueError(f"BreakerPolicy({attribute.name}={shown(value)}): give an async function, or None")
 
 
 @frozen(kw_only=True)
@@ -60,14 +74,14 @@ class BreakerPolicy:
     open_for: Seconds = field(default=30.0, validator=_above_zero)
     successes: int = field(default=3, validator=_count)
     counts: frozenset[ErrorKind] = field(
-        default=frozenset[ErrorKind]({"connection", "timeout", "server", "quota"}), converter=frozenset
+        default=frozenset[ErrorKind]({"connection", "timeout", "server", "quota"}), converter=_kinds_of_errors
     )
-    probe: Callable[[], Awaitable[object]] | None = None
+    probe: Callable[[], Awaitable[object]] | None = field(default=None, validator=_callable)
 
     def __attrs_post_init__(self) -> None:
         """Refuse what no number of failures could reach."""
         if self.share > 1:
-            raise ValueError(f"BreakerPolicy(share={self.share!r}): it is a part of the calls, at most 1")
+            raise ValueError(f"BreakerPolicy(share={shown(self.share)}): it is a part of the calls, at most 1")
 
 
 class Breaker:

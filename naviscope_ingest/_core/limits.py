@@ -14,6 +14,7 @@ from attrs import Attribute, field, frozen
 from naviscope_ingest._core.outlines import Outline
 from naviscope_ingest._core.units import Seconds
 from naviscope_spi import Message
+from naviscope_spi.names import shown
 
 __all__ = [
     "AdaptiveLimit",
@@ -30,7 +31,7 @@ KeyFinder: TypeAlias = Callable[["Message[Any] | Outline"], "str | None"]
 
 
 def _given(what: str, value: object) -> str:
-    return f"{what}={value!r:.80}{')' if '(' in what else ''}"
+    return f"{what}={shown(value)}{')' if '(' in what else ''}"
 
 
 def check_count(what: str, value: object) -> None:
@@ -142,7 +143,7 @@ class Rate:
         dearest = max(costs, default=1.0)
         if self.burst is not None and dearest > self.burst:
             raise ValueError(
-                f"Rate(burst={self.burst!r}): a message takes {dearest!r} tokens, so none would ever start; "
+                f"Rate(burst={shown(self.burst)}): a message takes {dearest!r} tokens, so none would ever start; "
                 "give a larger burst"
             )
 
@@ -193,7 +194,7 @@ class AdaptiveLimit:
         check_positive("AdaptiveLimit(cooldown", self.cooldown)
         check_positive("AdaptiveLimit(decrease", self.decrease)
         if self.decrease >= 1:
-            raise ValueError(f"AdaptiveLimit(decrease={self.decrease!r}): give a number between 0 and 1")
+            raise ValueError(f"AdaptiveLimit(decrease={shown(self.decrease)}): give a number between 0 and 1")
         if not self.least <= self.start <= self.most:
             raise ValueError(
                 f"AdaptiveLimit(least={self.least}, start={self.start}, most={self.most}): they must be in this order"

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import Attribute, field, frozen
 
 from naviscope_ingest._core.units import Seconds
+from naviscope_spi.names import shown
 
 __all__ = ["RetryPolicy"]
 
@@ -17,13 +18,13 @@ _SHORTEST = 0.01
 
 def _count(instance: object, attribute: Attribute[int], value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"RetryPolicy({attribute.name}={value!r:.80}): give a whole number of at least 1")
+        raise ValueError(f"RetryPolicy({attribute.name}={shown(value)}): give a whole number of at least 1")
 
 
 def _at_least(least: int) -> Any:  # noqa: ANN401 - a validator, whatever attrs calls it
     def check(instance: object, attribute: Attribute[float], value: Any) -> None:  # noqa: ANN401 - it is checked here
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < least:
-            raise ValueError(f"RetryPolicy({attribute.name}={value!r:.80}): give a number of at least {least}")
+            raise ValueError(f"RetryPolicy({attribute.name}={shown(value)}): give a number of at least {least}")
 
     return check
 

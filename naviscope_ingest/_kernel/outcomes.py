@@ -35,6 +35,7 @@ from naviscope_spi import (
     SystemFailure,
     Waits,
 )
+from naviscope_spi.names import shown
 
 __all__ = [
     "Answer",
@@ -46,7 +47,6 @@ __all__ = [
     "Staged",
     "describe_error",
     "settlement_of",
-    "shown",
 ]
 
 
@@ -384,11 +384,3 @@ def describe_error(error: BaseException) -> str:
     except Exception:
         text = "an error that cannot be printed"
     return printable(f"{type(error).__name__}: {text}"[:MAX_TEXT] if text else type(error).__name__)
-
-
-def shown(value: object) -> str:
-    """Print something of the user's in few characters, whatever it does when it is printed."""
-    try:
-        return f"{value!r:.80}"
-    except Exception:
-        return f"<{type(value).__name__} that cannot be printed>"

@@ -19,13 +19,14 @@ from naviscope_ingest._core.explain import Whereabouts
 from naviscope_ingest._kernel.hints import Hints
 from naviscope_ingest._kernel.membership import Membership
 from naviscope_ingest._kernel.meter import Meter
-from naviscope_ingest._kernel.outcomes import Answer, Raised, shown
+from naviscope_ingest._kernel.outcomes import Answer, Raised
 from naviscope_ingest._kernel.prepared import Recorder
 from naviscope_ingest._kernel.pressure import WITHIN
 from naviscope_ingest.config import RuntimeConfig
 from naviscope_ingest.errors import BadOutcome, OutcomeNotDecodable
 from naviscope_ingest.policies import KindPolicy
 from naviscope_spi import Delivery, Lease, Permanent, Ready, Seq, Settlement, SupportsBatch, SystemFailure, Transient
+from naviscope_spi.names import shown
 
 if TYPE_CHECKING:
     from naviscope_ingest._kernel.committer import Committer

@@ -47,6 +47,7 @@ from naviscope_spi import (
     SupportsLetters,
     SupportsRecords,
 )
+from naviscope_spi.names import shown
 
 if TYPE_CHECKING:
     from naviscope_ingest.intake import Epoch, IntakeHandle
@@ -344,7 +345,7 @@ class DeadLetters(Generic[P]):
     async def _read_lines(self, lines: Any) -> list[Message[Any]]:  # noqa: ANN401 - it is checked here
         """Return the messages of all lines, if nothing is wrong with any."""
         if isinstance(lines, str | bytes) or not isinstance(lines, AsyncIterable | Iterable):
-            raise ImportRefused(0, f"{lines!r:.80} is not lines: give an iterable of lines, such as an open file")
+            raise ImportRefused(0, f"{shown(lines)} is not lines: give an iterable of lines, such as an open file")
         known: dict[str, tuple[int, Message[Any], tuple[object, ...]]] = {}
         now, number = self._now(), 0
         if isinstance(lines, AsyncIterable):
@@ -362,7 +363,7 @@ class DeadLetters(Generic[P]):
         if number > _MOST_LINES:
             raise ImportRefused(number, f"one import has at most {_MOST_LINES} lines: part it")
         if not isinstance(line, str | bytes):
-            raise ImportRefused(number, f"it is {line!r:.80}: give text, a line at a time")
+            raise ImportRefused(number, f"it is {shown(line)}: give text, a line at a time")
         if not line.strip():
             return
         try:
@@ -412,7 +413,7 @@ class DeadLetters(Generic[P]):
             return self._kernel.book.find(epoch).key.number
         number = getattr(epoch, "number", None)
         if not isinstance(number, int):
-            raise InvalidFilter("epoch", f"it is {epoch!r:.80}: give the name of an epoch, or its handle")
+            raise InvalidFilter("epoch", f"it is {shown(epoch)}: give the name of an epoch, or its handle")
         return number
 
     def _selection(self, where: Mapping[str, Any], changes: str = "") -> Selection:

@@ -13,6 +13,7 @@ from naviscope_ingest.errors import InvalidFilter
 from naviscope_ingest.failures import ERROR_KINDS
 from naviscope_spi import ErrorKind
 from naviscope_spi.messages import is_number
+from naviscope_spi.names import shown
 
 if TYPE_CHECKING:
     from naviscope_ingest.intake import Epoch
@@ -89,11 +90,11 @@ def check_filter(key: str, value: object) -> None:
         raise InvalidFilter(key, f"there is no such filter: {_nearest(key, _KEYS)}")
     if key in ("since", "until"):
         if not is_number(value):
-            raise InvalidFilter(key, f"it is {value!r:.80}: give seconds since the Unix epoch as a number")
+            raise InvalidFilter(key, f"it is {shown(value)}: give seconds since the Unix epoch as a number")
     elif key != "epoch" and not isinstance(value, str):
-        raise InvalidFilter(key, f"it is {value!r:.80}: give a text")
+        raise InvalidFilter(key, f"it is {shown(value)}: give a text")
     elif key in _WORDS and value not in _WORDS[key]:
-        raise InvalidFilter(key, f"there is no {value!r:.80}: {_nearest(str(value), _WORDS[key])}")
+        raise InvalidFilter(key, f"there is no {shown(value)}: {_nearest(str(value), _WORDS[key])}")
 
 
 _WORDS: Final[Mapping[str, Sequence[str]]] = {"end": ("dead", "expired"), "error_kind": ERROR_KINDS}
@@ -111,4 +112,4 @@ def check_rate(per_second: float | None) -> None:
         InvalidFilter: it is none.
     """
     if per_second is not None and not (is_number(per_second) and per_second > 0):
-        raise InvalidFilter("per_second", f"it is {per_second!r:.80}: give a number above zero, or None")
+        raise InvalidFilter("per_second", f"it is {shown(per_second)}: give a number above zero, or None")

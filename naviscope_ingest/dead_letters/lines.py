@@ -102,8 +102,8 @@ def read_line(line: str | bytes, scribe: Scribe, now: float) -> Message[Any]:
         ValueError: it is no such line; the text says why.
     """
     try:
-        found = _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        found = _decode(line.encode() if isinstance(line, str) else line)
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise ValueError(f"it is no dead letter: {error}") from error
     if found.format != _FORMAT:
         raise ValueError(f"it has format {found.format}, and this version reads {_FORMAT}")

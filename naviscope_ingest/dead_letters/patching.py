@@ -19,6 +19,7 @@ from attrs import define
 from naviscope_ingest._encoding import Scribe
 from naviscope_ingest.errors import PatchRefused
 from naviscope_spi import InvalidMessage, Message, PayloadNotEncodable
+from naviscope_spi.names import shown
 
 __all__ = ["KEEP", "Edit", "patched"]
 
@@ -93,7 +94,7 @@ def patched(payload: Any, patch: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pa
         PatchRefused: a path leads nowhere, or the result is not of the payload's type.
     """
     if not isinstance(patch, Mapping) or not patch:
-        raise PatchRefused("", f"a patch is a mapping of paths to values that is not empty, not {patch!r:.80}")
+        raise PatchRefused("", f"a patch is a mapping of paths to values that is not empty, not {shown(patch)}")
     for path, value in patch.items():
         if not isinstance(path, str) or not path or len(path.split(".")) > _MAX_DEPTH:
             raise PatchRefused(str(path)[:80], "a path is names and numbers parted by dots, such as lines.3.amount")
@@ -115,7 +116,7 @@ def _replaced(whole: Any, parts: Sequence[str], value: Any, path: str) -> Any:  
         return items if isinstance(whole, list) else tuple(items)
     fields = _fields(whole)
     if fields is None:
-        raise PatchRefused(path, f"{name!r} would be a part of {whole!r:.80}, which has none: give the whole payload")
+        raise PatchRefused(path, f"{name!r} would be a part of {shown(whole)}, which has none: give the whole payload")
     if name not in fields:
         raise PatchRefused(path, _missing(name, list(fields), f"{type(whole).__name__} has no field"))
     if not isinstance(whole, msgspec.Struct) and any(each.startswith("_") for each in fields):

@@ -18,6 +18,7 @@ from attrs import field, frozen
 
 from naviscope_ingest.errors import InvalidFaults
 from naviscope_spi import InvalidMessage, check_name
+from naviscope_spi.names import shown
 
 __all__ = ["CRASH_CODE", "POINTS", "VARIABLE", "Fault", "Faults", "Point"]
 
@@ -64,7 +65,7 @@ POINTS: Final[Mapping[str, Point]] = {
 
 def _check_probability(instance: object, attribute: object, value: Any) -> None:  # noqa: ANN401 - it is checked here
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidFaults(f"probability={value!r:.80}", "it is no probability", ["a number from 0 to 1"])
+        raise InvalidFaults(f"probability={shown(value)}", "it is no probability", ["a number from 0 to 1"])
 
 
 def _check_seconds(instance: Fault, attribute: object, value: Any) -> None:  # noqa: ANN401 - it is checked here
@@ -72,10 +73,10 @@ def _check_seconds(instance: Fault, attribute: object, value: Any) -> None:  # n
         return
     if instance.what not in _TIMED:
         raise InvalidFaults(
-            f"{instance.what!r}, seconds={value!r:.80}", "it takes no seconds", [f"{each}=2.5" for each in _TIMED]
+            f"{shown(instance.what)}, seconds={shown(value)}", "it takes no seconds", [f"{each}=2.5" for each in _TIMED]
         )
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidFaults(f"seconds={value!r:.80}", "these are no seconds", ["a number from 0 on"])
+        raise InvalidFaults(f"seconds={shown(value)}", "these are no seconds", ["a number from 0 on"])
 
 
 @frozen
@@ -100,20 +101,22 @@ class Fault:
         """Refuse what cannot happen."""
         point = POINTS.get(self.point) if isinstance(self.point, str) else None
         if point is None:
-            raise InvalidFaults(f"{self.point!r:.80}", "there is no such point", list(POINTS))
+            raise InvalidFaults(f"{shown(self.point)}", "there is no such point", list(POINTS))
         is_status = isinstance(self.what, str) and _STATUS.fullmatch(self.what) is not None
         effect = "status" if is_status else self.what
         if effect not in point.effects or self.what == "status":
             raise InvalidFaults(
-                f"{self.what!r:.80}", f"this cannot happen at {self.point!r}", _written(point), near=str(self.what)
+                f"{shown(self.what)}", f"this cannot happen at {self.point!r}", _written(point), near=str(self.what)
             )
         if self.kind is not None:
             if self.point != "executor":
-                raise InvalidFaults(f"kind={self.kind!r:.80}", "kinds are told apart at 'executor' alone", ["executor"])
+                raise InvalidFaults(
+                    f"kind={shown(self.kind)}", "kinds are told apart at 'executor' alone", ["executor"]
+                )
             try:
                 check_name("kind", self.kind)
             except InvalidMessage as error:
-                raise InvalidFaults(f"kind={self.kind!r:.80}", str(error), ["the kind of a message"]) from error
+                raise InvalidFaults(f"kind={shown(self.kind)}", str(error), ["the kind of a message"]) from error
 
     @property
     def pause(self) -> float:
@@ -136,14 +139,14 @@ class Fault:
 
 def _check_faults(instance: object, attribute: object, value: Any) -> None:  # noqa: ANN401 - it is checked here
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(each, Fault) for each in value):
-        raise InvalidFaults(f"{value!r:.80}", "these are no faults", ['Faults.parse("http:0.05:5xx")', "[Fault(...)]"])
+        raise InvalidFaults(f"{shown(value)}", "these are no faults", ['Faults.parse("http:0.05:5xx")', "[Fault(...)]"])
     if len(value) > _MOST:
         raise InvalidFaults(f"{len(value)} faults", "these are too many", [f"at most {_MOST}"])
 
 
 def _check_seed(instance: object, attribute: object, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
-        raise InvalidFaults(f"seed={value!r:.80}", "this is no seed", ["a whole number from 0 on"])
+        raise InvalidFaults(f"seed={shown(value)}", "this is no seed", ["a whole number from 0 on"])
 
 
 @frozen
@@ -174,7 +177,7 @@ class Faults:
             InvalidFaults: a part cannot be read. It names the part, and what is allowed.
         """
         if not isinstance(text, str):
-            raise InvalidFaults(f"{text!r:.80}", "this is no text", ["http:0.05:5xx,sink:0.03:timeout"])
+            raise InvalidFaults(f"{shown(text)}", "this is no text", ["http:0.05:5xx,sink:0.03:timeout"])
         if len(text) > _LONGEST:
             raise InvalidFaults(f"{text:.40}...", f"{len(text)} characters are too many", [f"at most {_LONGEST}"])
         parts = [part.strip() for part in text.split(",")] if text.strip() else []
@@ -272,4 +275,4 @@ def _number(text: str, reason: str, allowed: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidFaults(f"{text!r:.80}", reason, [allowed]) from None
+        raise InvalidFaults(f"{shown(text)}", reason, [allowed]) from None

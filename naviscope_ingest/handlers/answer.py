@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from naviscope_ingest._kernel.outcomes import shown
 from naviscope_ingest.errors import BadOutcome
 from naviscope_spi import Deferred, Executed, Fatal, Message, Outcome, Resource, Skipped
+from naviscope_spi.names import shown
 
 __all__ = ["outcome_of"]
 

@@ -55,13 +55,21 @@ def load_settings(
     for layer in (
         read,
         None if config is None else _said(config),
-        None if keywords is None else place(keywords, KEYWORD),
+        None if keywords is None else _given(keywords, problems),
     ):
         found = found if layer is None else layer.over(found)
     settings = _settings(found, config or RuntimeConfig(), problems)
     if problems:
         raise ConfigurationError(problems)
     return Settings(**settings, file=FilePath(path) if path else None, entries=_entries(settings, found))
+
+
+def _given(keywords: Mapping[str, Any], problems: list[Problem]) -> Placed | None:
+    try:
+        return place(keywords, KEYWORD)
+    except RecursionError:
+        problems.append(Problem(KEYWORD, "", "they are nested too deeply"))
+        return None
 
 
 @cache

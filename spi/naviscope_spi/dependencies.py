@@ -24,7 +24,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import optional
 
 from naviscope_spi.errors import InvalidMessage
-from naviscope_spi.names import check_name
+from naviscope_spi.names import check_name, shown
 
 __all__ = [
     "MAX_GROUP_DEPTH",
@@ -90,7 +90,7 @@ _UNRESOLVED = get_args(OnUnresolved)
 
 
 def _nearest(word: object, known: tuple[str, ...]) -> str:
-    close = get_close_matches(str(word), known, n=1)
+    close = get_close_matches(word if isinstance(word, str) else shown(word), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"it is one of {', '.join(map(repr, known))}"
 
 
@@ -101,7 +101,7 @@ def _resolve(end: BadEnd, policy: object) -> Word:
         return "hold" if end in ("dead", "expired") else _FOLLOW.on(end)
     if policy in ("fail", "skip", "run"):
         return policy
-    raise InvalidMessage(f"otherwise={policy!r} is not a policy: {_nearest(policy, _POLICIES)}")
+    raise InvalidMessage(f"otherwise={shown(policy)} is not a policy: {_nearest(policy, _POLICIES)}")
 
 
 def _words(otherwise: Otherwise | Words) -> Words:
@@ -113,9 +113,11 @@ def _words(otherwise: Otherwise | Words) -> Words:
     if isinstance(otherwise, Mapping):
         for end, policy in otherwise.items():
             if end not in _BAD_ENDS:
-                raise InvalidMessage(f"otherwise has the unknown end {end!r}: {_nearest(end, _BAD_ENDS)}")
+                raise InvalidMessage(f"otherwise has the unknown end {shown(end)}: {_nearest(end, _BAD_ENDS)}")
             if policy == "hold" and end not in ("dead", "expired"):
-                raise InvalidMessage(f"otherwise={{{end!r}: 'hold'}}: only dead and expired parents can be replayed")
+                raise InvalidMessage(
+                    f"otherwise={{{shown(end)}: 'hold'}}: only dead and expired parents can be replayed"
+                )
         policies = [otherwise.get(end, "follow") for end in _BAD_ENDS]
     else:
         policies = [otherwise] * len(_BAD_ENDS)
@@ -127,10 +129,10 @@ def _check_timeout(timeout: object) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise InvalidMessage(f"timeout={timeout!r}: give seconds as a number, or None")
+        raise InvalidMessage(f"timeout={shown(timeout)}: give seconds as a number, or None")
     # Compared, not converted: an integer may be too large for a float.
     if not 0 < timeout <= sys.float_info.max:
-        raise InvalidMessage(f"timeout={timeout!r:.80}: it must be a finite number of seconds above zero")
+        raise InvalidMessage(f"timeout={shown(timeout)}: it must be a finite number of seconds above zero")
     return float(timeout)
 
 
@@ -147,7 +149,7 @@ def check_unresolved(word: object) -> OnUnresolved | None:
     """Return what to do about a dependency that nothing can release, or refuse it."""
     if word is None or word in _UNRESOLVED:
         return word  # type: ignore[return-value]  # narrowed by the membership test above
-    raise InvalidMessage(f"on_unresolved={word!r} is unknown: {_nearest(word, _UNRESOLVED)}")
+    raise InvalidMessage(f"on_unresolved={shown(word)} is unknown: {_nearest(word, _UNRESOLVED)}")
 
 
 @frozen(kw_only=True)
@@ -311,11 +313,11 @@ MAX_VERSION: Final = 2**63 - 1
 def check_version(version: int) -> int:
     """Return the version of a resource, or refuse it."""
     if isinstance(version, bool) or not isinstance(version, int):
-        raise InvalidMessage(f"a resource version must be an integer, not {version!r:.80}")
+        raise InvalidMessage(f"a resource version must be an integer, not {shown(version)}")
     if version < 0:
         raise InvalidMessage(f"resource version {version} is negative: versions start at 0 and only grow")
     if version > MAX_VERSION:
-        raise InvalidMessage(f"resource version {version!r:.80} is too large: at most {MAX_VERSION} is allowed")
+        raise InvalidMessage(f"resource version {shown(version)} is too large: at most {MAX_VERSION} is allowed")
     return version
 
 
@@ -384,7 +386,7 @@ def _check_member(member: object) -> Dependency:
     if isinstance(member, str):
         return OnMessage(id=member)
     if not isinstance(member, Dependency):
-        raise InvalidMessage(f"a member of any_of must be a Dependency or a message id, not {member!r:.80}")
+        raise InvalidMessage(f"a member of any_of must be a Dependency or a message id, not {shown(member)}")
     if not member.is_plain:
         raise InvalidMessage(
             f"{member.describe()} inside any_of carries its own otherwise, timeout or on_unresolved: "
@@ -405,7 +407,9 @@ class AnyOf(Dependency):
         """Refuse a count that cannot be reached and nesting that is too deep."""
         count = self.at_least
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(self.members):
-            raise InvalidMessage(f"any_of(at_least={count!r}): it must be from 1 to its {len(self.members)} members")
+            raise InvalidMessage(
+                f"any_of(at_least={shown(count)}): it must be from 1 to its {len(self.members)} members"
+            )
         depth = 1 + max(member.depth if isinstance(member, AnyOf) else 0 for member in self.members)
         if depth > MAX_GROUP_DEPTH:
             raise InvalidMessage(f"any_of is nested {depth} deep: at most {MAX_GROUP_DEPTH} are allowed")

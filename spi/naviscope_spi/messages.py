@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from naviscope_spi.dependencies import AnyOf, Dependency, OnBarrier, OnMessage, check_version
 from naviscope_spi.errors import InvalidMessage
-from naviscope_spi.names import check_name
+from naviscope_spi.names import check_name, shown
 
 __all__ = [
     "MAX_DEPENDENCIES",
@@ -52,11 +52,11 @@ def check_depends_on(depends_on: Iterable[str | Dependency]) -> DependsOn:
     if depends_on == ():
         return ()
     if isinstance(depends_on, str | bytes):
-        raise InvalidMessage(f"depends_on={depends_on!r:.80} is a bare string: write depends_on=[{depends_on!r:.80}]")
+        raise InvalidMessage(f"depends_on={shown(depends_on)} is a bare string: write depends_on=[{shown(depends_on)}]")
     if isinstance(depends_on, Dependency):
         raise InvalidMessage("depends_on is a single Dependency: put it in a list")
     if not isinstance(depends_on, Iterable):
-        raise InvalidMessage(f"depends_on must be a list of ids or dependencies, not {depends_on!r:.80}")
+        raise InvalidMessage(f"depends_on must be a list of ids or dependencies, not {shown(depends_on)}")
     checked = tuple(dict.fromkeys(_check_dependency(each) for each in depends_on))
     if len(checked) > MAX_DEPENDENCIES:
         raise InvalidMessage(f"depends_on has {len(checked)} entries: at most {MAX_DEPENDENCIES} are allowed")
@@ -70,12 +70,12 @@ def _check_dependency(each: object) -> str | Dependency:
         return each.id
     if isinstance(each, Dependency):
         return each
-    raise InvalidMessage(f"depends_on holds {each!r:.80}: each entry is a message id or a Dependency")
+    raise InvalidMessage(f"depends_on holds {shown(each)}: each entry is a message id or a Dependency")
 
 
 def _check_priority(priority: object) -> int:
     if isinstance(priority, bool) or not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
-        raise InvalidMessage(f"priority={priority!r:.80}: it must be an integer of at most 32 bits; higher runs first")
+        raise InvalidMessage(f"priority={shown(priority)}: it must be an integer of at most 32 bits; higher runs first")
     return priority
 
 
@@ -87,17 +87,17 @@ def is_number(value: object) -> bool:
 def check_time(name: str, moment: object) -> None:
     """Refuse what is no wall-clock time."""
     if moment is not None and not is_number(moment):
-        raise InvalidMessage(f"{name}={moment!r:.80}: give seconds since the Unix epoch as a number, or None")
+        raise InvalidMessage(f"{name}={shown(moment)}: give seconds since the Unix epoch as a number, or None")
 
 
 def _check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     if headers is _NO_HEADERS:
         return _NO_HEADERS
     if not isinstance(headers, Mapping):
-        raise InvalidMessage(f"headers must be a mapping of strings, not {headers!r:.80}")
+        raise InvalidMessage(f"headers must be a mapping of strings, not {shown(headers)}")
     for name, value in headers.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise InvalidMessage(f"header {name!r:.80} = {value!r:.80}: names and values are strings")
+            raise InvalidMessage(f"header {shown(name)} = {shown(value)}: names and values are strings")
     return MappingProxyType(dict(headers))
 
 

@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 from naviscope_spi.dependencies import BadEnd, OnUnresolved, check_unresolved
 from naviscope_spi.errors import InvalidMessage
 from naviscope_spi.messages import DependsOn, Message, Resource, check_time, is_number
+from naviscope_spi.names import shown
 
 __all__ = [
     "Accepted",
@@ -298,12 +299,12 @@ class EpochOptions:
     def __attrs_post_init__(self) -> None:
         """Refuse what an epoch could not be run by."""
         if self.if_exists not in ("rejoin", "refuse"):
-            raise InvalidMessage(f'if_exists={self.if_exists!r:.80}: it is "rejoin" or "refuse"')
+            raise InvalidMessage(f'if_exists={shown(self.if_exists)}: it is "rejoin" or "refuse"')
         check_time("deadline", self.deadline)
         if self.retain is not None and not (is_number(self.retain) and self.retain >= 0):
-            raise InvalidMessage(f"retain={self.retain!r:.80}: give seconds as a number that is not negative, or None")
+            raise InvalidMessage(f"retain={shown(self.retain)}: give seconds as a number that is not negative, or None")
         if type(self.weight) is not int or self.weight < 1:
-            raise InvalidMessage(f"weight={self.weight!r:.80}: it must be an integer above zero")
+            raise InvalidMessage(f"weight={shown(self.weight)}: it must be an integer above zero")
 
 
 @frozen

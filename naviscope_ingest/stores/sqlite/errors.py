@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import msgspec
 
 from naviscope_spi import StoreFailed, StoreRefused
 
 __all__ = [
+    "NOT_UNDERSTOOD",
     "BackupFailed",
     "NewerFormat",
     "NotAStore",
@@ -19,6 +21,7 @@ __all__ = [
     "StoreLocked",
     "StoreReadOnly",
     "StoreUnavailable",
+    "corrupt",
     "translated",
 ]
 
@@ -98,6 +101,18 @@ class StoreFull(StoreFailed):
 
 class StoreCorrupt(StoreFailed):
     """The file is damaged: truncated, overwritten, or a bit has changed."""
+
+
+NOT_UNDERSTOOD = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
+"""What reading a row raises that holds something else than what was written."""
+
+
+def corrupt(exc: Exception, path: str | Path, doing: str) -> StoreCorrupt:
+    """Return the error that the user gets for a row that cannot be understood."""
+    return StoreCorrupt(
+        f"{path}: {doing}: a row cannot be understood ({type(exc).__name__}: {exc}); the file is damaged: restore a "
+        "backup, or read what is left with read_only=True"
+    )
 
 
 def translated(exc: Exception, path: str | Path, doing: str) -> StoreFailed | StoreRefused:

@@ -21,7 +21,7 @@ from naviscope_ingest.codecs import MsgspecCodec
 from naviscope_ingest.stores.sqlite import steps
 from naviscope_ingest.stores.sqlite.backup import Copy
 from naviscope_ingest.stores.sqlite.database import Database
-from naviscope_ingest.stores.sqlite.errors import StoreReadOnly, translated
+from naviscope_ingest.stores.sqlite.errors import NOT_UNDERSTOOD, StoreReadOnly, corrupt, translated
 from naviscope_ingest.stores.sqlite.feed import Feed, Reader, Start
 from naviscope_ingest.stores.sqlite.ledger import Ledger
 from naviscope_ingest.stores.sqlite.letters import letter, letters
@@ -189,6 +189,9 @@ class SqliteStore(Generic[P]):
         except apsw.Error as exc:
             database.close(is_clean=False)
             raise translated(exc, database.path, "opening") from exc
+        except NOT_UNDERSTOOD as exc:
+            database.close(is_clean=False)
+            raise corrupt(exc, database.path, "opening") from exc
         except BaseException:
             database.close(is_clean=False)
             raise
@@ -396,9 +399,10 @@ class SqliteStore(Generic[P]):
 
     def _of_now(self, ledger: Ledger, read: Callable[[apsw.Connection], Iterator[Any]]) -> Iterator[Any]:
         """Read from the file as it is now: aside while others write, or at once if there is no second connection."""
+        path = ledger.database.path
         if ledger.database.is_exclusive:
-            return iter(list(read(ledger.connection)))
-        return _closing(ledger.database.snapshot(), read)
+            return iter(list(_understood(read(ledger.connection), path)))
+        return _understood(_closing(ledger.database.snapshot(), read), path)
 
     async def _more(self, chunks: Iterator[Any]) -> Any:  # noqa: ANN401 - a chunk
         try:
@@ -466,6 +470,13 @@ class SqliteStore(Generic[P]):
 
 def _close(ledger: Ledger) -> None:
     ledger.database.close()
+
+
+def _understood(chunks: Iterator[Any], path: str) -> Iterator[Any]:
+    try:
+        yield from chunks
+    except NOT_UNDERSTOOD as exc:
+        raise corrupt(exc, path, "reading") from exc
 
 
 def _closing(connection: apsw.Connection, read: Callable[[apsw.Connection], Iterator[Any]]) -> Iterator[Any]:

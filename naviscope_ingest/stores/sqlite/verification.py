@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from naviscope_ingest.stores.sqlite.entries import EPOCH_COLUMNS, State
+from naviscope_ingest.stores.sqlite.errors import NOT_UNDERSTOOD
 from naviscope_ingest.stores.sqlite.marks import Sums, commit_mark, mark_of
 from naviscope_ingest.stores.sqlite.queries import fetch
 from naviscope_ingest.stores.sqlite.rows import COMMITTED
@@ -58,13 +59,13 @@ def _findings(connection: apsw.Connection) -> Iterator[Sequence[str]]:
         yield [str(row[0]) for row in fetch(connection, "pragma quick_check(20)") if row[0] != "ok"]
         sums.load(connection)
         yield _check_state(connection)
-    except apsw.Error as exc:
+    except (apsw.Error, *NOT_UNDERSTOOD) as exc:
         yield [f"the file cannot be read: {exc}"]
         return
     for table in _TABLES:
         try:
             yield from _check_table(connection, table, sums.of(table.name))
-        except apsw.Error as exc:
+        except (apsw.Error, *NOT_UNDERSTOOD) as exc:
             yield [f"table {table.name} cannot be read: {exc}"]
 
 
@@ -89,7 +90,7 @@ def _check_table(connection: apsw.Connection, table: _Table, expected: tuple[int
         findings = []
         for *values, mark in rows:
             amount += 1
-            total += mark
+            total += mark if isinstance(mark, int) else 0
             if mark != _mark(table.name, values):
                 findings.append(f"table {table.name}, {_name(names, values)}: the row does not match its hash")
         yield findings
