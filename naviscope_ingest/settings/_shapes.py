@@ -16,6 +16,7 @@ import attrs
 from attrs import frozen
 
 from naviscope_ingest.settings.origins import Path, Placed, Problem, shown_path
+from naviscope_spi.names import shown
 
 __all__ = [
     "WRONG",
@@ -78,8 +79,9 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - anything that a file can hold
         return "a table"
     if isinstance(value, list):
         return "a list"
-    text = {True: "true", False: "false", None: "null"}.get(value) if isinstance(value, bool | None) else repr(value)
-    return f"{text:.80}"
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    return shown(value)
 
 
 _WORDS: Final = {"string": "a string", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
