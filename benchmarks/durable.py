@@ -5,6 +5,7 @@ every statement of every group that our run wrote, replayed into a fresh file wi
 
 - the file is opened by the code that opens ours, so that schema, page cache, shared log index and sync are the same,
   and its log is copied into the file between groups when ours would be (a replay that never does so has less to write);
+- what we do not sync, it does not: commits of nothing but claims;
 - neighbours with the same SQL go into one `executemany`, as the sink has it (a call for each row would make bare SQLite
   slower than it is);
 - what is bound stands ready in lists: nothing is read, encoded, hashed or decided.
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -45,7 +46,14 @@ PARTS = ("W5", "peers", "submitters", "waiting", "fan-out")
 SCHEMA = "create table results (number integer primary key, value integer)"
 WIDE = RuntimeConfig(max_in_flight=4096, commit_batch=2048, submit_chunk=2048)
 ROOMY = evolve(WIDE, young_objects=20_000)
-Group = list[tuple[str, Any]]
+
+
+class Group(list[tuple[str, Any]]):
+    """The statements of one transaction, and whether its commit was synced."""
+
+    def __init__(self, statements: Iterable[tuple[str, Any]] = (), *, is_synced: bool = True) -> None:
+        super().__init__(statements)
+        self.is_synced = is_synced
 
 
 class Inserts:
@@ -89,13 +97,16 @@ def time_ours(graph: Graph, config: RuntimeConfig = ROOMY) -> float:
 
 def record(graph: Graph) -> list[Group]:
     """Run once more and write down every group, untimed."""
-    groups: list[Group] = [[]]
+    groups = [Group()]
 
     def trace(cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
+        if sql.startswith("pragma synchronous"):
+            groups[-1].is_synced = sql.endswith("full")
         plain = re.sub(r"--.*|/\*.*?\*/", " ", sql).split(None, 1)
         word = plain[0].lower() if plain else ""
         if word == "commit":
-            groups.append([])
+            # As the last one, until it says otherwise.
+            groups.append(Group(is_synced=groups[-1].is_synced))
         elif word in ("insert", "update", "delete", "replace", "create", "with"):
             groups[-1].append((sql, bindings))
         return True
@@ -116,7 +127,8 @@ def record(graph: Graph) -> list[Group]:
 
 def _joined(group: Group) -> Group:
     """Bring what is bound to neighbours with the same statement together."""
-    return [(sql, [bindings for _, bindings in same]) for sql, same in groupby(group, key=itemgetter(0))]
+    joined = ((sql, [bindings for _, bindings in same]) for sql, same in groupby(group, key=itemgetter(0)))
+    return Group(joined, is_synced=group.is_synced)
 
 
 def time_raw(groups: Sequence[Group], *, sync: bool = True) -> float:
@@ -129,6 +141,8 @@ def time_raw(groups: Sequence[Group], *, sync: bool = True) -> float:
         gc.collect()
         start = time.perf_counter()
         for group in groups:
+            if sync:
+                database.sync(at_commit=group.is_synced)
             connection.execute("begin immediate")
             for sql, bindings in group:
                 connection.executemany(sql, bindings)

@@ -23,6 +23,7 @@ TROUBLES = {"kill", "power", "recovery"} | {
     f"{f}{how}" for f in ("io", "full", "sync") for how in (" once", " for good", ", then power")
 }
 OPEN = Database.open
+SYNC = Database.sync
 
 
 def test_the_script_is_repeatable_and_uses_the_whole_disk():
@@ -97,6 +98,16 @@ def test_normal_sync_is_caught(monkeypatch):
         self.connection.execute("pragma synchronous = normal")
 
     monkeypatch.setattr(Database, "open", lax)
+    monkeypatch.setattr(Database, "sync", lambda self, *, at_commit: None)
+    assert "power" in {each.trouble for each in violations("power")}
+
+
+def test_a_sync_that_is_left_off_after_a_claim_is_caught(monkeypatch):
+    def forgetful(self, *, at_commit):
+        if not at_commit:
+            SYNC(self, at_commit=False)
+
+    monkeypatch.setattr(Database, "sync", forgetful)
     assert "power" in {each.trouble for each in violations("power")}
 
 

@@ -53,6 +53,7 @@ class Database:
     prepare: Callable[[apsw.Connection], None] | None = None
     before_close: list[Callable[[], None]] = field(factory=list)
     _connection: apsw.Connection | None = None
+    _syncs: bool = True
 
     @property
     def connection(self) -> apsw.Connection:
@@ -93,6 +94,7 @@ class Database:
         if self.prepare is not None:
             self.prepare(connection)
         self._connection = connection
+        self._syncs = True
 
     def adopt(self, connection: apsw.Connection) -> None:
         """Use a connection that is open already."""
@@ -156,10 +158,17 @@ class Database:
             raise
         return reader
 
+    def sync(self, *, at_commit: bool) -> None:
+        """Have commits synced or not. One that is not survives the process; a power cut may take it, until the next."""
+        if at_commit != self._syncs:
+            self.connection.execute(f"pragma synchronous = {'full' if at_commit else 'normal'}")
+            self._syncs = at_commit
+
     def checkpoint(self, *, is_idle: bool) -> None:
         """Copy the log into the file if it is long. Readers may keep part of it from being copied; it comes later."""
         if self.wal_pages < (_CHECKPOINT_PAGES if is_idle else _LIMIT_PAGES // 2):
             return
+        self.sync(at_commit=True)
         size, copied = self.connection.wal_checkpoint()
         # Once all is copied the next commit starts the log anew. A log that grows on is cut when nobody reads.
         if size == copied:

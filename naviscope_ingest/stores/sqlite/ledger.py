@@ -56,7 +56,6 @@ class Ledger:
         now: the wall-clock time of the present step.
         hears: tells whether anybody reads facts.
         is_heard: what it told when the present request began.
-        is_careful: whether the session before died, so that claims are safe before they are answered.
         must_commit: whether somebody else may have written, who cannot be counted.
     """
 
@@ -77,7 +76,6 @@ class Ledger:
         self.now = 0.0
         self.hears: Callable[[], bool] = lambda: False
         self.is_heard = False
-        self.is_careful = False
         self.must_commit = False
         self._written: tuple[Any, ...] = ()
         self._changes = 0

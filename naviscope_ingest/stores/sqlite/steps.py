@@ -69,7 +69,6 @@ GLOBAL = 0
 def enter(ledger: Ledger, who: str, *, lead: bool) -> Session:
     """Begin a session. The one before, if it did not leave, is thought dead."""
     state = ledger.state
-    ledger.is_careful = state.token is not None
     if state.token is not None:
         _end_session(ledger, state.token, clean=False)
     state.last_token += 1

@@ -92,8 +92,12 @@ class SqliteStore(Generic[P]):
     Open one with `async with SqliteStore.open("ingest.db") as store`. Async methods can be cancelled until they are
     queued for the writer; from then on they happen whole, and are waited for.
 
-    `pop_ready` is answered before its claim is safe, unless the session before died: then every claim is safe first, so
-    that a message which brings the process down at once is found out.
+    What `pop_ready` notes survives the process, so that a message which brings it down is found out. It has no sync of
+    its own, so a power cut may take it.
+
+    While it is open, do not open the file with the standard library's `sqlite3` in the same process: that is another copy
+    of SQLite, and closing the file in one drops the locks of the other, so that the file can be damaged. `apsw` is what
+    this store uses, and may be used beside it.
     """
 
     def __init__(self, ledger: Ledger, runner: Literal["thread", "inline"], retain: float) -> None:
@@ -199,10 +203,10 @@ class SqliteStore(Generic[P]):
     def _protect(self, connection: apsw.Connection) -> None:
         connection.authorizer = self._authorizer
 
-    async def _write(self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_quick: bool = False) -> Any:  # noqa: ANN401
+    async def _write(self, work: Callable[[Ledger], Any], *, is_light: bool = False, is_quick: bool = False) -> Any:  # noqa: ANN401
         if self._ledger.database.read_only:
             raise StoreReadOnly(f"{self._ledger.database.path} was opened with read_only=True")
-        return await self._runner.ask(work, is_early=is_early, is_quick=is_quick)
+        return await self._runner.ask(work, is_light=is_light, is_quick=is_quick)
 
     async def _read(self, work: Callable[[Ledger], Any]) -> Any:  # noqa: ANN401 - what the work returns
         return await self._runner.ask(work, is_apart=True)
@@ -322,7 +326,7 @@ class SqliteStore(Generic[P]):
             SessionLost: the session has ended.
         """
         work = partial(steps.pop_ready, session=session, seqs=seqs)
-        leases: Sequence[Lease[P]] = await self._write(work, is_early=True, is_quick=True)
+        leases: Sequence[Lease[P]] = await self._write(work, is_light=True, is_quick=True)
         return leases
 
     async def settle(self, session: Session, settlement: Settlement[P]) -> Settled:

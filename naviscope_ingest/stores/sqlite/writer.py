@@ -2,9 +2,13 @@
 
 A group is what is queued when the writer comes round: no timer. Each request has a savepoint of its own, so that one
 that is refused does not spoil the others; only small puts that are neighbours share one, see `puts`. The group has one
-COMMIT, and answers after it returned. Claims are an exception: they are answered before, because what a lost claim
-loses is only the knowledge of who was being worked on. A sink whose statement ends the transaction for all is refused
-too, and the others begin again without it.
+COMMIT, and answers after it returned. A sink whose statement ends the transaction for all is refused too, and the
+others begin again without it.
+
+The commit of a group of claims is not synced. It is in the log, so it survives the process, and that is what a claim is
+kept for: to know what was being worked on when a process died. A power cut may take it; whoever runs then is none the
+wiser about who was at work, and nothing else is lost. The next commit that is synced makes it safe too, for it syncs
+the whole log. So a chain of messages costs one sync for each and not two.
 
 A COMMIT that raised is not a commit that failed. So after any error of the driver the file is closed, opened and
 looked at: the number of commits in `state` tells whether the group is there. If it is, its answers stand. If not, it is
@@ -44,20 +48,19 @@ class Request:
     Attributes:
         work: what to do, with the ledger.
         task: who waits for the answer.
-        is_early: whether it may be answered before the commit.
+        is_light: whether it need not survive a power cut: a group of such requests is committed without a sync.
         is_apart: whether it runs outside of any transaction.
         answer: what came of it.
         step: its facts and their position.
     """
 
-    __slots__ = ("answer", "is_answered", "is_apart", "is_early", "step", "task", "work")
+    __slots__ = ("answer", "is_apart", "is_light", "step", "task", "work")
 
-    def __init__(self, work: Callable[[Ledger], Any], *, is_early: bool, is_apart: bool) -> None:
+    def __init__(self, work: Callable[[Ledger], Any], *, is_light: bool = False, is_apart: bool = False) -> None:
         self.work = work
         self.task: trio.lowlevel.Task | None = None
-        self.is_early = is_early
+        self.is_light = is_light
         self.is_apart = is_apart
-        self.is_answered = False
         self.answer: outcome.Outcome[Any] | None = None
         self.step: tuple[Position, Sequence[FactBody]] | None = None
 
@@ -71,11 +74,10 @@ class Writer:
         failure: why the store has stopped.
     """
 
-    def __init__(self, ledger: Ledger, answer_early: Callable[[Sequence[Request]], None]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.commits = 0
         self.failure: StoreFailed | None = None
-        self._answer_early = answer_early
 
     def run(self, group: Sequence[Request]) -> None:
         """Run requests; afterwards each has its answer. Never raises."""
@@ -116,6 +118,7 @@ class Writer:
         """Run a group and commit it; or stop, and return who ended the transaction."""
         ledger = self.ledger
         connection = ledger.connection
+        ledger.database.sync(at_commit=not all(request.is_light for request in group))
         connection.execute("begin immediate")
         ledger.begin_group()
         for part in _parts(group):
@@ -132,10 +135,6 @@ class Writer:
             connection.execute("rollback")
             return None
         ledger.flush()
-        if not ledger.is_careful:
-            early = [request for request in group if request.is_early and not request.is_answered]
-            if early:
-                self._answer_early(early)
         connection.execute("commit")
         self.commits += 1
         return None
@@ -222,7 +221,7 @@ class Writer:
 
     def do_chores(self) -> None:
         """Do some of what nobody waits for. The rest comes later."""
-        self.run([Request(drop_staged, is_early=False, is_apart=False)])
+        self.run([Request(drop_staged)])
 
     def tend(self, *, is_idle: bool) -> None:
         """Look after the log, between groups."""
@@ -267,7 +266,7 @@ class InlineRunner:
     """
 
     def __init__(self, ledger: Ledger, feed: Feed) -> None:
-        self.writer = Writer(ledger, lambda requests: None)
+        self.writer = Writer(ledger)
         self._feed = feed
 
     async def start(self, work: Callable[[Ledger], None]) -> None:
@@ -275,12 +274,12 @@ class InlineRunner:
         await self.ask(work, is_apart=True)
 
     async def ask(
-        self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_apart: bool = False, is_quick: bool = False
+        self, work: Callable[[Ledger], Any], *, is_light: bool = False, is_apart: bool = False, is_quick: bool = False
     ) -> Any:  # noqa: ANN401 - what the work returns
         """Run a request and return its answer. A checkpoint before anything is done, unless it is a quick one."""
         if not is_quick:
             await trio.lowlevel.checkpoint()
-        request = Request(work, is_early=is_early, is_apart=is_apart)
+        request = Request(work, is_light=is_light, is_apart=is_apart)
         self.writer.run([request])
         if request.step is not None:
             self._feed.publish(*request.step)
@@ -299,7 +298,7 @@ class InlineRunner:
 
     async def stop(self, work: Callable[[Ledger], None]) -> None:
         """Close."""
-        request = Request(work, is_early=False, is_apart=True)
+        request = Request(work, is_apart=True)
         self.writer.run([request])
         self.writer.failure = self.writer.failure or StoreClosed("the store was closed")
 
@@ -312,7 +311,7 @@ class ThreadRunner:
     """
 
     def __init__(self, ledger: Ledger, feed: Feed) -> None:
-        self.writer = Writer(ledger, self._answer_early)
+        self.writer = Writer(ledger)
         self._feed = feed
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -331,7 +330,7 @@ class ThreadRunner:
             raise
 
     async def ask(
-        self, work: Callable[[Ledger], Any], *, is_early: bool = False, is_apart: bool = False, is_quick: bool = False
+        self, work: Callable[[Ledger], Any], *, is_light: bool = False, is_apart: bool = False, is_quick: bool = False
     ) -> Any:  # noqa: ANN401 - what the work returns
         """Queue a request and wait for its answer.
 
@@ -340,7 +339,7 @@ class ThreadRunner:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._is_closed:
             raise StoreClosed("the store was closed")
-        request = Request(work, is_early=is_early, is_apart=is_apart)
+        request = Request(work, is_light=is_light, is_apart=is_apart)
         request.task = trio.lowlevel.current_task()
         self._queue.put(request)
         return await trio.lowlevel.wait_task_rescheduled(_not_now)
@@ -398,11 +397,6 @@ class ThreadRunner:
             _fail(group, self.writer.failure)
         self._soon(self._deliver, group)
 
-    def _answer_early(self, requests: Sequence[Request]) -> None:
-        self._soon(_wake, [(request, request.answer) for request in requests])
-        for request in requests:
-            request.is_answered = True
-
     def _soon(self, call: Callable[[Any], None], argument: object) -> None:
         assert self._token is not None
         # If nobody is left to be told, what was done is done all the same.
@@ -413,18 +407,12 @@ class ThreadRunner:
         for request in group:
             if request.step is not None:
                 self._feed.publish(*request.step)
-            if not request.is_answered:
-                _wake([(request, request.answer)])
+            assert request.task is not None
+            assert request.answer is not None
+            trio.lowlevel.reschedule(request.task, request.answer)
         if self.writer.failure is not None:
             self._feed.end(self.writer.failure)
 
 
 def _not_now(raise_cancel: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
-
-
-def _wake(answered: Sequence[tuple[Request, outcome.Outcome[Any] | None]]) -> None:
-    for request, answer in answered:
-        assert request.task is not None
-        assert answer is not None
-        trio.lowlevel.reschedule(request.task, answer)

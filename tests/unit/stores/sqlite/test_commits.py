@@ -1,5 +1,7 @@
 """Group commit, cancellation, and commits that raise."""
 
+from functools import partial
+
 import apsw
 import pytest
 import trio
@@ -7,7 +9,9 @@ import trio.testing
 
 from naviscope_ingest.stores import SqliteStore
 from naviscope_ingest.stores.sqlite import StoreClosed, StoreFull
-from naviscope_spi import EpochOptions, EpochSealed, Message, Settlement, StoreFailed
+from naviscope_ingest.stores.sqlite.steps import notify_ready, pop_ready
+from naviscope_ingest.stores.sqlite.writer import Request
+from naviscope_spi import EpochOptions, EpochSealed, Message, Resource, Settlement, StoreFailed
 from tests.unit.stores.sqlite.faults import FaultyDisk, Times
 
 
@@ -92,31 +96,38 @@ async def test_a_call_that_is_queued_happens_and_answers(tmp_path):
         assert [len(receipt.accepted) for receipt in receipts] == [1]
 
 
-async def test_a_claim_is_answered_before_its_commit(tmp_path):
-    """So that a chain of messages costs one sync for each and not two."""
-    async with SqliteStore.open(tmp_path / "a.db") as store:
-        epoch = await epoch_of(store)
-        seqs = (await store.put(epoch, [Message(f"m{n}", n) for n in range(3)])).accepted
-        async with store.join("test") as session:
-            answered_after = []
-            commit = store._runner.writer._answer_early
-            store._runner.writer._answer_early = lambda requests: (
-                answered_after.append(store.statistics().commits),
-                commit(requests),
-            )
-            before = store.statistics().commits
-            await store.pop_ready(session, seqs)
-            assert answered_after == [before]
+@pytest.mark.parametrize("runner", ["thread", "inline"])
+async def test_a_claim_is_committed_before_it_is_answered_and_not_synced(tmp_path, runner):
+    """It is kept for when the process dies, which needs no sync. So a chain costs one for each message and not two."""
+    synced = []
+    with FaultyDisk() as disk:
+        async with SqliteStore.open(tmp_path / "a.db", vfs=disk.name, runner=runner) as store:
+            epoch = await epoch_of(store)
+            seqs = (await store.put(epoch, [Message(f"m{n}", n) for n in range(3)])).accepted
+            async with store.join("test") as session:
+                disk.after = lambda what, file: synced.append(file) if what == "sync" else None
+                for seq in seqs:
+                    before = store.statistics().commits
+                    (lease,) = await store.pop_ready(session, [seq])
+                    assert store.statistics().commits == before + 1
+                    assert synced == []
+                    await store.settle(session, Settlement(committed=[lease]))
+                    assert synced == ["db-wal"]
+                    synced.clear()
 
 
-async def test_after_a_crash_claims_are_safe_before_they_are_answered(tmp_path):
-    async with SqliteStore.open(tmp_path / "a.db") as store:
-        epoch = await epoch_of(store)
-        seqs = (await store.put(epoch, [Message("a", 1)])).accepted
-        async with store.join("dies"), store.join("test") as session:
-            before = store.statistics().commits
-            await store.pop_ready(session, seqs)
-            assert store.statistics().commits == before + 1
+async def test_a_claim_that_comes_with_others_is_synced_with_them(tmp_path):
+    synced = []
+    with FaultyDisk() as disk:
+        async with SqliteStore.open(tmp_path / "a.db", vfs=disk.name, runner="inline") as store:
+            epoch = await epoch_of(store)
+            (seq,) = (await store.put(epoch, [Message("a", 1)])).accepted
+            async with store.join("test") as session:
+                disk.after = lambda what, file: synced.append(file) if what == "sync" else None
+                claim = Request(partial(pop_ready, session=session, seqs=[seq]), is_light=True)
+                store._runner.writer.run([claim, Request(partial(notify_ready, resources=[Resource("r")]))])
+                assert synced == ["db-wal"]
+                assert len(claim.answer.unwrap()) == 1
 
 
 @pytest.mark.parametrize("runner", ["thread", "inline"])

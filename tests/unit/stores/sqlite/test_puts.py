@@ -27,7 +27,7 @@ async def opened(path, **options):
 def request(store, epoch, *names, payload=1):
     messages = [Message(name, payload) for name in names]
     put = Put(epoch, messages, [store._ledger.scribe.write(message) for message in messages])
-    return Request(put, is_early=False, is_apart=False)
+    return Request(put)
 
 
 def run(store, *requests):
@@ -83,7 +83,7 @@ async def test_what_stands_between_them_keeps_its_turn(tmp_path):
             ledger.tell()
 
         early, late = [request(store, epoch, name) for name in "ab"], request(store, epoch, "c")
-        answers, _ = run(store, *early, Request(seal, is_early=False, is_apart=False), late)
+        answers, _ = run(store, *early, Request(seal), late)
         assert [type(answer).__name__ for answer in answers] == ["Value", "Value", "Value", "Error"]
 
 
