@@ -95,9 +95,9 @@ class SqliteStore(Generic[P]):
     What `pop_ready` notes survives the process, so that a message which brings it down is found out. It has no sync of
     its own, so a power cut may take it.
 
-    While it is open, do not open the file with the standard library's `sqlite3` in the same process: that is another copy
-    of SQLite, and closing the file in one drops the locks of the other, so that the file can be damaged. `apsw` is what
-    this store uses, and may be used beside it.
+    While it is open, do not open the file with the standard library's `sqlite3` in the same process. That is another
+    copy of SQLite, and closing the file in one drops the locks of the other, so that the file can be damaged. `apsw` is
+    what this store uses, and may be used beside it.
     """
 
     def __init__(self, ledger: Ledger, runner: Literal["thread", "inline"], retain: float) -> None:
