@@ -30,6 +30,12 @@ def test_orders_are_loaded_once(tmp_path):
     assert first[4].startswith("20 statements over ")
 
 
+def test_a_store_on_sqlitedict_knows_what_an_earlier_process_did(tmp_path):
+    path = tmp_path / "numbers.sqlite"
+    assert run("examples/sqlitedict_store.py", path) == "2 new, 2 committed, in this run [2, 4]\n"
+    assert run("examples/sqlitedict_store.py", path) == "0 new, 2 committed, in this run []\n"
+
+
 def test_a_payment_waits_for_a_person_over_restarts(tmp_path):
     def call(*arguments):
         return run("examples/approval.py", *arguments, "--file", tmp_path / "approval.db").splitlines()
