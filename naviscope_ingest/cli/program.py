@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -52,8 +51,6 @@ declare_completion(program)
 def run_program(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # What goes wrong is told in one line; `run` adds a handler that prints the log.
-    logging.getLogger("naviscope_ingest").addHandler(logging.NullHandler())
     try:
         answer: Any = program.main(args=given, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
