@@ -33,7 +33,7 @@ def control_path(store: str | os.PathLike[str]) -> Path:
     """
     file = Path(store).resolve()
     path = file.with_name(f"{file.name}.control")
-    if len(os.fsencode(path)) <= MAX_NAME:
+    if len(os.fsencode(path)) <= MAX_NAME or not is_supported():
         return path
     return _own_folder() / f"{blake2b(os.fsencode(file), digest_size=12).hexdigest()}.control"
 
