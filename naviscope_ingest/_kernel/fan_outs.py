@@ -115,6 +115,9 @@ class FanOuts:
                 return Raised(error)
             if not chunk:
                 return Executed(outcome.ops, Staged(count, tuple(kinds.values())), outcome.ready, outcome.value)
+            if not self._is_running(lease):
+                # It was ended before this began; the core may not even know its epoch's messages any more.
+                return None
             wrong = self._planner.fault_of(lease, chunk, count)
             if wrong is not None:
                 return Fatal(wrong)

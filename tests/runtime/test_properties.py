@@ -359,3 +359,12 @@ def test_the_same_holds_on_a_store_that_waits(pause):
     for across in (False, True):
         for seed, program in programs(2, OTHERS_IN_CHUNK * 2, generate, across=across):
             Stage(program, seed, pause).play(troubles=seed % 4)
+
+
+# A message whose epoch had completed between its answer and the staging of what it brings.
+ONCE_FAILED = (780_425,)
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_programs_that_once_broke_a_promise_keep_it(seed):
+    Stage(generate(seed), seed).play(troubles=seed % 4)
