@@ -30,7 +30,7 @@ from sqlitedict import SqliteDict
 
 import naviscope_spi
 from naviscope_ingest import Executed, IngestRuntime, MemorySink, MemoryStore, Message, RuntimeComponents, StoreRefused
-from naviscope_spi import Session, StoreInfo
+from naviscope_spi import Session, SessionLost, StoreInfo
 
 KNOWN = {name: thing for name, thing in vars(naviscope_spi).items() if isinstance(thing, type) and attrs.has(thing)} | {
     "Words": type(naviscope_spi.Dependency.message("x").otherwise)
@@ -115,7 +115,7 @@ class SqliteDictStore:
             for _, (name, when, arguments) in kept[1:]:
                 clock.now = when
                 # What was refused the first time is refused again.
-                with suppress(StoreRefused, ValueError):
+                with suppress(StoreRefused, SessionLost, ValueError):
                     await store._carry_out(name, made(arguments))
             async with store._sessions:
                 yield store
