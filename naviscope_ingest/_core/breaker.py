@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from attrs import Attribute, field, frozen
 
@@ -45,7 +45,7 @@ def _kinds_of_errors(value: Any) -> frozenset[ErrorKind]:  # noqa: ANN401 - it i
     is_several = isinstance(value, Collection) and not isinstance(value, str | bytes)
     if not is_several or not all(isinstance(each, str) and each in known for each in value):
         raise ValueError(f"BreakerPolicy(counts={shown(value)}): give some of {', '.join(map(repr, known))}")
-    return frozenset(value)
+    return frozenset(cast("Collection[ErrorKind]", value))
 
 
 def _callable(instance: object, attribute: Attribute[Any], value: object) -> None:
