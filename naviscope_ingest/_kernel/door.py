@@ -167,7 +167,7 @@ class Door:
                 stored = self._store.put(page.key, messages)
             else:
                 stored = self._unique.put_unique(page.key, messages, unique_for)
-            receipt = await (self._membership.ask(stored) if self._membership.waits else stored)
+            receipt = await (self._membership.ask(stored) if self._membership.shields else stored)
             self._tell_core(page, messages, receipt)
         finally:
             pressure.pending -= len(messages)
