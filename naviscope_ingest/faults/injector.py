@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -73,13 +74,23 @@ class Blow:
     def error(self) -> Exception:
         """Return the error of the fault; a crash ends the process instead."""
         if self.fault.what == "crash":
-            _log.critical(
-                "the process crashes on purpose, by the fault %s", self.fault, extra={"fault": str(self.fault)}
-            )
+            facts = {"fault": str(self.fault)}
+            _warn(logging.CRITICAL, "the process crashes on purpose, by the fault %s", self.fault, facts=facts)
             for handler in logging.getLogger().handlers:
                 handler.flush()
             os._exit(CRASH_CODE)
         return error_of(self.fault)
+
+
+def _warn(level: int, text: str, *arguments: object, facts: Mapping[str, object]) -> None:
+    """Log loudly: on stderr, if the program has set no logging up."""
+    _log.log(level, text, *arguments, extra=dict(facts))
+    logger: logging.Logger | None = _log
+    while logger is not None:
+        if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):
+            return
+        logger = logger.parent if logger.propagate else None
+    print(text % arguments, file=sys.stderr, flush=True)  # noqa: T201 - nobody else would say it
 
 
 class Injector:
@@ -107,17 +118,19 @@ class Injector:
         """Learn which start on this store this is."""
         self._start = start
         names = ", ".join(map(str, self.faults))
-        _log.warning(
+        _warn(
+            logging.WARNING,
             "FAULTS ARE ON: this runtime breaks on purpose, by seed %d: %s",
             self.faults.seed,
             names,
-            extra={"faults": names, "seed": self.faults.seed},
+            facts={"faults": names, "seed": self.faults.seed},
         )
 
     def end(self) -> None:
         """Say what was done."""
         counts = "; ".join(f"{name} {count} times" for name, count in self.injected.items())
-        _log.warning("faults that were injected on purpose: %s", counts, extra={"faults": dict(self.injected)})
+        facts = {"faults": dict(self.injected)}
+        _warn(logging.WARNING, "faults that were injected on purpose: %s", counts, facts=facts)
 
     def on_call(self, point: str) -> Blow | None:
         """Draw for a call at a point where calls have no names."""
