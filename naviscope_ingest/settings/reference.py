@@ -76,7 +76,8 @@ by = "headers.tenant"
   aliases, anchors and tags, and as one document.
 - What is a function (`classifier.rules`, the `probe` of a breaker) can only be said in the program.
 
-[configuration.schema.json](configuration.schema.json) is a JSON Schema for editors; `json_schema()` returns it.
+[configuration.schema.json](configuration.schema.json) is a JSON Schema for editors; `json_schema()` returns it. It
+knows keys, types and words; whether numbers make sense together is checked when the file is read.
 
 ## Environment variables
 
