@@ -179,9 +179,6 @@ class RuntimeConfig:
         keep_reports: of how many completed epochs the report is kept.
         start_timeout: how long a start may take, in seconds; then it fails.
         drain_timeout: how long `stop` waits for what is running, in seconds.
-        young_objects: how many new objects Python lets come together before its garbage collector looks through them,
-            while this runtime runs. It is a setting of the whole process (`gc.set_threshold`, usually 700), so None
-            leaves it alone; 20,000 makes large batches on a durable store a quarter faster.
         faults: what goes wrong on purpose, to see what comes of it; None for nothing.
     """
 
@@ -219,7 +216,6 @@ class RuntimeConfig:
     keep_reports: int = field(default=10_000, validator=_at_least_one)
     start_timeout: Seconds = field(default=300.0, validator=_above_zero)
     drain_timeout: Seconds = field(default=600.0, validator=_seconds)
-    young_objects: int | None = field(default=None, validator=_at_least_one_or_none)
     faults: Faults | None = field(default=None, validator=_faults)
 
     def __attrs_post_init__(self) -> None:

@@ -11,7 +11,6 @@ import trio
 from attrs import evolve
 
 from naviscope_ingest._kernel import Kernel, SystemClock
-from naviscope_ingest._kernel.collector import roomy_collector
 from naviscope_ingest._kernel.kernel import sole_error
 from naviscope_ingest._kernel.lifecycle import RuntimeState
 from naviscope_ingest.config import RuntimeComponents, RuntimeConfig
@@ -182,11 +181,10 @@ class IngestRuntime(Generic[P, Op]):
         reaches everybody who waits as `RuntimeFailed`.
         """
         self._check_fresh()
-        with roomy_collector(self.config.young_objects):
-            async with self._kernel.opened():
-                task_status.started(IntakeHandle(self, self._kernel))
-                await self._stop.wait()
-                self._drained = await self._kernel.drain(self._stop_timeout)
+        async with self._kernel.opened():
+            task_status.started(IntakeHandle(self, self._kernel))
+            await self._stop.wait()
+            self._drained = await self._kernel.drain(self._stop_timeout)
 
     def _check_fresh(self) -> None:
         if self._kernel.state != "created":
