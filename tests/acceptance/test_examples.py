@@ -70,3 +70,18 @@ def test_a_server_on_asyncio_keeps_what_it_accepted(tmp_path):
             rest = server.stdout.read()
         assert server.returncode == (0 if turn else -signal.SIGKILL)
     assert rest == "stopped\n"
+
+
+def test_a_sink_that_charges_twice_is_found_and_the_careful_one_passes():
+    command = [sys.executable, "examples/crash_test.py"]
+    careless = subprocess.run(
+        [*command, "careless"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert careless.returncode == 1
+    assert "was charged 2 times" in careless.stdout
+    assert "were committed by the sink more than once, such as 'simulated:1:payment-ada'" in careless.stdout
+    assert "pass it on as an idempotency key" in careless.stdout
+    assert "Play it again: crash_everywhere(Payments, seed=0, at=['write " in careless.stdout
+    careful = subprocess.run([*command, "careful"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert (careful.returncode, careful.stderr) == (0, "")
+    assert careful.stdout.count("every customer was charged once") == 2
