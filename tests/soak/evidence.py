@@ -18,7 +18,6 @@ from tests.soak.drivers import Tally
 ROOT = Path(__file__).resolve().parents[2]
 
 SOMETIMES = (
-    "a message ended cancelled",
     "a message ended committed",
     "a message ended dead",
     "a message ended skipped",
