@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from naviscope_ingest.errors import RuntimeStopped
 from naviscope_spi import (
     AnswersAtOnce,
     DeferredStore,
@@ -92,7 +93,9 @@ class Membership:
         return self._name if self._session is None else f"{self._name} {self._session.token}"
 
     async def _write(self, settlement: Settlement[Any]) -> Settled:
-        assert self._session is not None
+        if self._session is None:
+            # Somebody who was sealing, say, came back from the store when it had been left. The next process decides.
+            raise RuntimeStopped("the runtime has stopped: what follows from this call is decided at the next start")
         return await _whole(self.store.settle(self._session, settlement))
 
     async def write_with(self, settlement: Settlement[Any], apply: Callable[[Any], None]) -> Settled:

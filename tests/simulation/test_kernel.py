@@ -25,6 +25,7 @@ FOUND = {
     128: "a pause while the runtime started",
     219: "what was passed because nothing could bring it is known to a process only",
     399: "a barrier that was opened because nothing else was left is shut again after a crash",
+    201811: "sealing while the runtime stopped raised an AssertionError",
     1186: "an end that nobody was told of was lost with a log that could not be synced",
 }
 """Seeds that have once shown something about the runtime or the simulator."""
