@@ -18,7 +18,7 @@ from naviscope_ingest.admission import WhenFull, check_when_full
 from naviscope_ingest.dead_letters import DeadLetters
 from naviscope_ingest.errors import EpochTimeout, IngestError, UnknownMessage
 from naviscope_ingest.reports import EpochReport, MessageOutline, SubmitReceipt
-from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, Resource, Seq, check_name
+from naviscope_spi import EpochOptions, InvalidMessage, Message, OnUnresolved, PutReceipt, Resource, Seq, check_name
 from naviscope_spi.messages import is_number
 from naviscope_spi.names import shown
 
@@ -333,17 +333,17 @@ class IntakeHandle(Generic[P]):
         self, epoch: Epoch[P] | str, messages: Messages[P], strict: bool, unique_for: float | None, *, may_wait: bool
     ) -> SubmitReceipt:
         page = self._page(epoch)
-        total = _Total()
+        total, put = _Total(strict), self._kernel.door.put
         size = self._runtime.config.submit_chunk
         try:
             if isinstance(messages, list | tuple) and len(messages) <= size:
                 # Most submits are small, and need nothing that cuts them.
                 if messages:
-                    await self._put(page, _checked(messages), total, strict, unique_for, may_wait=may_wait)
+                    total.add(messages, *await put(page, _checked(messages), unique_for, may_wait=may_wait))
             else:
                 async with aclosing(chunks_of(messages, size)) as chunks:
                     async for chunk in chunks:
-                        await self._put(page, chunk, total, strict, unique_for, may_wait=may_wait)
+                        total.add(chunk, *await put(page, chunk, unique_for, may_wait=may_wait))
                         if len(chunk) == size:
                             await trio.lowlevel.checkpoint()
         except Exception as error:
@@ -352,22 +352,6 @@ class IntakeHandle(Generic[P]):
         if not total.given:
             await trio.lowlevel.checkpoint()
         return total.receipt()
-
-    async def _put(
-        self,
-        page: EpochPage,
-        chunk: Sequence[Message[P]],
-        total: _Total,
-        strict: bool,
-        unique_for: float | None,
-        *,
-        may_wait: bool,
-    ) -> None:
-        receipt, dropped = await self._kernel.door.put(page, chunk, unique_for, may_wait=may_wait)
-        total.dropped += dropped
-        total.add(chunk, receipt.accepted, receipt.duplicates, receipt.conflicts)
-        if strict and receipt.conflicts:
-            raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
 
     async def cancel(self, epoch: Epoch[P] | str, message_id: str) -> bool:
         """Cancel one message; return whether that had an effect. What is being committed is not cancelled.
@@ -468,6 +452,8 @@ class IntakeHandle(Generic[P]):
         await self._kernel.wait_idle()
 
     def _page(self, epoch: Epoch[P] | str) -> EpochPage:
+        if type(epoch) is Epoch and epoch._intake is self and not epoch._page.is_forgotten:
+            return epoch._page
         if isinstance(epoch, str):
             return self._kernel.book.find(epoch)
         number = getattr(epoch, "number", None)
@@ -479,24 +465,31 @@ class IntakeHandle(Generic[P]):
 class _Total:
     """What the chunks of one submit came to."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_accepted", "_conflicts", "_dropped", "_duplicates", "_is_strict", "_last", "given")
+
+    def __init__(self, is_strict: bool) -> None:
         self.given = 0
-        self.dropped = 0
+        self._is_strict = is_strict
+        self._dropped = 0
         self._accepted = 0
         self._duplicates = 0
-        self._conflicts: list[str] = []
+        self._conflicts: Sequence[str] = ()
         self._last: Seq | None = None
 
-    def add(self, chunk: Sequence[object], accepted: Sequence[Seq], duplicates: int, conflicts: Sequence[str]) -> None:
+    def add(self, chunk: Sequence[object], receipt: PutReceipt, dropped: int) -> None:
         self.given += len(chunk)
-        self._accepted += len(accepted)
-        self._duplicates += duplicates
-        self._conflicts += conflicts[: _MOST_CONFLICTS - len(self._conflicts)]
-        if accepted:
-            self._last = accepted[-1]
+        self._dropped += dropped
+        self._duplicates += receipt.duplicates
+        if receipt.accepted:
+            self._accepted += len(receipt.accepted)
+            self._last = receipt.accepted[-1]
+        if receipt.conflicts:
+            self._conflicts = (*self._conflicts, *receipt.conflicts)[:_MOST_CONFLICTS]
+            if self._is_strict:
+                raise InvalidMessage(f"message {receipt.conflicts[0]!r} is known with another content")
 
     def receipt(self) -> SubmitReceipt:
-        return SubmitReceipt(self._accepted, self._duplicates, tuple(self._conflicts), self._last, self.dropped)
+        return SubmitReceipt(self._accepted, self._duplicates, self._conflicts, self._last, self._dropped)
 
 
 async def chunks_of(messages: Any, size: int) -> AsyncGenerator[Sequence[Message[Any]], None]:  # noqa: ANN401 - it is checked here

@@ -37,6 +37,7 @@ class EpochPage:
         dropped: how many messages were left out.
         dropped_ids: the last of those, if there are any.
         submits: submits that are under way; sealing waits for them.
+        is_forgotten: whether it is no longer in the book.
         news: set, and made anew, whenever the epoch changes state; made by the first who waits.
     """
 
@@ -51,6 +52,7 @@ class EpochPage:
     when_full: WhenFull | None = None
     dropped: int = 0
     dropped_ids: dict[str, None] | None = None
+    is_forgotten: bool = False
     news: trio.Event | None = None
 
     def restore(self, report: EpochReport, state: EpochState) -> None:
@@ -205,6 +207,7 @@ class EpochBook:
 
     def _forget(self, number: int) -> None:
         page = self._pages.pop(number)
+        page.is_forgotten = True
         if self._names.get(page.key.name) is page:
             del self._names[page.key.name]
         self._core.forget_epoch(number)

@@ -307,9 +307,9 @@ class EpochOptions:
             raise InvalidMessage(f"weight={shown(self.weight)}: it must be an integer above zero")
 
 
-@frozen
+@define
 class EpochRecord:
-    """An epoch as the store has it.
+    """An epoch as the store has it. Nobody changes it; it is not frozen because small epochs take three of them each.
 
     Attributes:
         key: its number and name.
