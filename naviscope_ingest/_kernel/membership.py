@@ -93,16 +93,19 @@ class Membership:
         return self._name if self._session is None else f"{self._name} {self._session.token}"
 
     async def _write(self, settlement: Settlement[Any]) -> Settled:
-        if self._session is None:
-            # Somebody who was sealing, say, came back from the store when it had been left. The next process decides.
-            raise RuntimeStopped("the runtime has stopped: what follows from this call is decided at the next start")
-        return await _whole(self.store.settle(self._session, settlement))
+        return await _whole(self.store.settle(self._joined, settlement))
 
     async def write_with(self, settlement: Settlement[Any], apply: Callable[[Any], None]) -> Settled:
         """Settle, and let a sink write in the same transaction."""
-        assert self._session is not None
         assert isinstance(self.store, SupportsColocation)
-        return await _whole(self.store.settle_with(self._session, settlement, apply))
+        return await _whole(self.store.settle_with(self._joined, settlement, apply))
+
+    @property
+    def _joined(self) -> Session:
+        if self._session is None:
+            # Somebody who was sealing, say, came back from the store when it had been left. The next process decides.
+            raise RuntimeStopped("the runtime has stopped: what follows from this call is decided at the next start")
+        return self._session
 
     async def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Ask the store for something, and wait for the answer even if we are cancelled meanwhile.

@@ -29,6 +29,9 @@ __all__ = ["Plan", "Process", "Steps"]
 _MOST_STEPS: Final = 300_000
 """More steps of tasks than a process may take: what goes round and round is found so."""
 
+_BUGS = (InternalError, AssertionError, NameError, TypeError, AttributeError, LookupError)
+"""What no fault of the world excuses."""
+
 _NEVER: Final = 1_000_000_000
 
 _PATIENCE: Final = 3_600.0
@@ -272,7 +275,7 @@ class Process:
     def _judge(self, error: BaseException) -> None:
         """See that it did not fail without a reason."""
         self.world.note(f"ended by {_described(error)}")
-        bug = _first(error, (InternalError, AssertionError))
+        bug = _first(error, _BUGS)
         if bug is not None and not self.is_over:
             raise Violation(f"it raised {_described(bug)}") from error
         is_troubled = self.is_over or self._plan.lethal or self._plan.setting or self._disk.faults_met
