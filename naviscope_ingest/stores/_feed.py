@@ -99,12 +99,16 @@ class Feed:
         backlog = [[Fact(_BEFORE_ALL, body) for body in chunk] for chunk in known if chunk]
         return self._add([*backlog, [Fact(self.position, CaughtUp())]])
 
+    def add(self, reader: Reader) -> None:
+        """Let a reader have the news."""
+        identity = id(reader)
+        self.readers[identity] = ref(reader, lambda _: self.readers.pop(identity, None))
+
     def drop(self, reader: Reader) -> None:
         """Remove a reader."""
         self.readers.pop(id(reader), None)
 
     def _add(self, backlog: Iterable[Sequence[Fact]]) -> Reader:
         reader = Reader(self, backlog)
-        identity = id(reader)
-        self.readers[identity] = ref(reader, lambda _: self.readers.pop(identity, None))
+        self.add(reader)
         return reader

@@ -131,10 +131,13 @@ class KernelProgram(Program):
                 chunk, left = left[:count], left[count:]
                 if intake.report(spec.name).state == "completed":
                     break
-                await intake.submit(spec.name, [each.message for each in chunk])
+                await self.submit(intake, spec.name, [each.message for each in chunk])
             await intake.seal_epoch(spec.name)
         for spec in self.program.epochs:
             await intake.wait_epoch(spec.name)
+
+    async def submit(self, intake, epoch, messages):
+        await intake.submit(epoch, messages)
 
     async def execute(self, delivery):
         name = (delivery.epoch.name, delivery.id)

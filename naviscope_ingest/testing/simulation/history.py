@@ -166,8 +166,12 @@ class History:
             Violation: they must not have happened.
         """
         together: set[int] = {seq for fact in step if isinstance(fact.body, Committed) for seq in fact.body.seqs}
+        last = max(self.messages, default=0)
         for fact in step:
             self._fold(fact.body, together)
+            if isinstance(fact.body, Accepted):
+                # A message that was staged has an older place than others that were there, and ran, before it was.
+                self.moved.update(seq for seq in fact.body.seqs if seq < last)
 
     def _fold(self, body: FactBody, together: set[int]) -> None:
         match body:

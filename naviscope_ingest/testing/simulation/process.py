@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import trio
@@ -16,6 +16,8 @@ from naviscope_ingest.errors import InternalError
 from naviscope_ingest.intake import IntakeHandle
 from naviscope_ingest.reports import Recovery
 from naviscope_ingest.runtime import IngestRuntime
+from naviscope_ingest.stores.memory import MemoryStore
+from naviscope_ingest.stores.sqlite import SqliteStore
 from naviscope_ingest.testing.disk import SimulatedDisk, Survival
 from naviscope_ingest.testing.simulation.faults import FaultName, Mix
 from naviscope_ingest.testing.simulation.history import History, Violation
@@ -80,6 +82,16 @@ class Plan:
             return evolve(plan, at_step=_place(rng, 60, 5_000))
         return evolve(plan, at_operation=_place(rng, 300, 5_000), once=rng.random() < 0.5)
 
+    def without_a_disk(self) -> Plan:
+        """Return what is left of it where the store is in memory: deaths at steps of tasks, and stops."""
+        if self.lethal in ("io", "full", "sync"):
+            return evolve(self, lethal=None, at_operation=None)
+        if self.lethal is None or self.lethal == "stop":
+            return self
+        # There are a few steps of tasks for each operation that there would be.
+        at_step = self.at_step if self.at_operation is None else 1 + 3 * self.at_operation
+        return evolve(self, lethal="kill", at_operation=None, at_step=at_step)
+
 
 def _place(rng: random.Random, usual: int, most: int) -> int:
     """Draw a place to die at: in what a small program does, or anywhere, where small numbers are as likely as large."""
@@ -119,6 +131,7 @@ class Process:
             may be lost yet, and nobody has been told of it.
         mix: the faults of parts.
         plan: how it ends.
+        memory: a store that lives on without it; None for one on the disk.
 
     Attributes:
         is_over: whether it is dead.
@@ -142,6 +155,7 @@ class Process:
         *,
         mix: Mix,
         plan: Plan,
+        memory: MemoryStore[Any] | None = None,
     ) -> None:
         self.world = world
         self.history = history
@@ -160,6 +174,7 @@ class Process:
         self._found = found
         self._disk = disk
         self._plan = plan
+        self._memory = memory
         self._scope = trio.CancelScope()
         self._parts: dict[trio.CancelScope, None] = {}
 
@@ -185,7 +200,7 @@ class Process:
 
     def push(self, step: Sequence[Fact]) -> None:
         """Take facts from the store in the moment in which they are committed, as a reader of it does."""
-        if self._disk.is_dead:
+        if self._disk.is_dead and self._memory is None:
             return
         try:
             self.history.take(step)
@@ -284,9 +299,8 @@ class Process:
 
     async def _live(self) -> None:
         program, world = self._program, self.world
-        async with open_store_on(self._disk, world.clock, program.store_options) as store:
+        async with self._store() as store:
             self.history.go_on_from(self._found)
-            store._feed.add(self)  # type: ignore[arg-type]  # it is told as a reader is
             components = program.components(world)
             components = evolve(
                 components,
@@ -310,6 +324,21 @@ class Process:
                     self._look_at_start(runtime.recovery)
                     await self._work(program, intake)
                 nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _store(self) -> AsyncIterator[SqliteStore[Any] | MemoryStore[Any]]:
+        """Open the store, and be told what happens in it, as a reader is."""
+        if self._memory is not None:
+            feed = self._memory._ledger._feed
+            feed.add(self)  # type: ignore[arg-type]  # as below
+            try:
+                yield self._memory
+            finally:
+                feed.drop(self)  # type: ignore[arg-type]  # as below
+            return
+        async with open_store_on(self._disk, self.world.clock, self._program.store_options) as store:
+            store._feed.add(self)  # type: ignore[arg-type]  # it has what a reader needs
+            yield store
 
     def _look_at_start(self, recovery: Recovery) -> None:
         for what, count in (

@@ -112,6 +112,14 @@ class Program:
     config: RuntimeConfig = RuntimeConfig()
     """How the runtime behaves, but for `poison_threshold`: no simulated crash is counted against a message."""
 
+    store: Literal["sqlite", "memory"] = "sqlite"
+    """Where messages are kept.
+
+    "memory" is a `MemoryStore` that lives on when its runtime ends, as it does in a program that starts another runtime
+    on it. Nothing is lost with such a runtime, so it is not killed but cancelled, at any step. Faults of the disk do
+    not happen; and of an epoch that has completed, what can be looked at is its report.
+    """
+
     store_options: Mapping[str, Any] = MappingProxyType({})
     """Options of `SqliteStore.open`, such as `codec` and `retain`."""
 

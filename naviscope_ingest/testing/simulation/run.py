@@ -8,19 +8,21 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import apsw
 import trio
 from attrs import define, field, frozen
 from trio.testing import MockClock
 
+from naviscope_ingest.stores.memory import MemoryStore
 from naviscope_ingest.testing.disk import SimulatedDisk
 from naviscope_ingest.testing.simulation.determinism import listening, repeatable
 from naviscope_ingest.testing.simulation.faults import FaultName, Mix
 from naviscope_ingest.testing.simulation.history import History
 from naviscope_ingest.testing.simulation.process import Plan, Process
 from naviscope_ingest.testing.simulation.program import Program, World
-from naviscope_ingest.testing.simulation.snapshot import read_history
+from naviscope_ingest.testing.simulation.snapshot import read_history, read_memory
 
 __all__ = ["Outcome", "Run", "Script", "calm", "drawn", "play"]
 
@@ -149,6 +151,9 @@ class Run:
         self._history = self._world._history = History()
         self._found = self._world._found = History()
         self._disk = SimulatedDisk(seed=outcome.seed, keep_log=True)
+        self._memory: MemoryStore[Any] | None = None
+        if self._program.store == "memory":
+            self._memory = MemoryStore(store_id="simulated", clock=self._world.clock)
         self._rng = random.Random(f"{outcome.seed}:run")
 
     async def run(self) -> None:
@@ -176,7 +181,11 @@ class Run:
         world.moment = "running"
         world._disk = self._disk
         self._disk.power_on()
-        process = Process(self._program, world, self._disk, self._history, self._found, mix=mix, plan=plan)
+        if self._memory is not None:
+            plan = plan.without_a_disk()
+        process = Process(
+            self._program, world, self._disk, self._history, self._found, mix=mix, plan=plan, memory=self._memory
+        )
         outcome.processes.append(process)
         outcome.disks.append(self._disk)
         try:
@@ -209,7 +218,7 @@ class Run:
         is_cut = (plan.lethal == "power" and process.is_over) or (
             plan.lethal not in (None, "kill", "recovery") and mix.hits(rng, "power")
         )
-        if not is_cut:
+        if not is_cut or self._memory is not None:
             return disk.killed_image()
         outcome.power_cuts += 1
         in_doubt = disk.unsynced()
@@ -224,9 +233,12 @@ class Run:
         probe = self._disk.killed_image()
         probe.log = None
         probe.power_on()
-        found = await read_history(
-            probe, world.clock, program.store_options, twice=self._rng.random() < self._script.twice
-        )
+        if self._memory is not None:
+            found = await read_memory(self._memory, self._history)
+        else:
+            found = await read_history(
+                probe, world.clock, program.store_options, twice=self._rng.random() < self._script.twice
+            )
         self._history.compare(found)
         self._found = world._found = found
         world.ends = found.named_ends()

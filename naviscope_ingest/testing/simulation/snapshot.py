@@ -1,4 +1,4 @@
-"""Reads what a process has left on a disk."""
+"""Reads what a process has left, on a disk or in memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from naviscope_ingest.stores.memory import MemoryStore
 from naviscope_ingest.stores.sqlite import SqliteStore
 from naviscope_ingest.testing.disk import VFS_NAME, SimulatedDisk
 from naviscope_ingest.testing.simulation.history import History, Known, Violation
 from naviscope_spi import CaughtUp, Clock, Fact
 
-__all__ = ["STORE_FILE", "open_store_on", "read_history"]
+__all__ = ["STORE_FILE", "open_store_on", "read_history", "read_memory"]
 
 STORE_FILE = "ingest.db"
 
@@ -76,6 +77,30 @@ async def _read(disk: SimulatedDisk, clock: Clock, options: Mapping[str, Any]) -
             if run:
                 found.runs[seq] = run
         return found
+
+
+async def read_memory(store: MemoryStore[Any], seen: History) -> History:
+    """Return what a store in memory knows.
+
+    Args:
+        store: what is read.
+        seen: what was seen of it. It lets go of the messages of epochs that have completed, which are taken from here.
+    """
+    found = History()
+    facts = store.facts()
+    try:
+        while not _told(found, await anext(facts)):
+            pass
+    finally:
+        await facts.aclose()  # type: ignore[attr-defined]  # of this store it is a reader
+    for place, known in seen.messages.items():
+        epoch = found.epochs.get(known.epoch)
+        if place not in found.messages and epoch is not None and epoch.state == "completed":
+            found.accept(place, known)
+            found.ends[place] = seen.ends[place]
+            if place in seen.runs:
+                found.runs[place] = seen.runs[place]
+    return found
 
 
 def _told(found: History, step: Sequence[Fact]) -> bool:
