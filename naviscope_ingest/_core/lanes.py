@@ -97,6 +97,11 @@ class Lanes:
         lane = self._lanes.get(node.message.key)
         if lane is None:
             lane = self._lanes[node.message.key] = Lane(node.message.key)
+        before = lane.holder
+        if before is not None and before is not node and before.state is State.READY:
+            # Facts of a recovery come message by message: one that held the lane in retry may be told before another
+            # one that did so earlier. It is ready now, and was in nothing but the hand that it is taken from.
+            lane.add(before)
         lane.holder = node
         lane.ticket += 1
         lane.offered = None

@@ -413,6 +413,13 @@ class _Steadfast(Recorded, _Timeless):
         # Whether a message is on a cycle through an epoch depends on when it was deferred.
         self.tastes = ["message" if taste in ("cross", "epoch") else taste for taste in self.tastes]
 
+    def resource(self) -> Resource:
+        # The version of one that counts and is set as well depends on what came first, so one counts, the other is set.
+        made = super().resource()
+        if made.name == RESOURCES[0]:
+            return Resource(made.name, add=made.add or made.version)
+        return Resource(made.name, made.version or made.add)
+
 
 def _fail_or_wait(word: object) -> str | None:
     return "wait" if word == "wait" else None

@@ -25,6 +25,8 @@ FOUND = {
     128: "a pause while the runtime started",
     219: "what was passed because nothing could bring it is known to a process only",
     399: "a barrier that was opened because nothing else was left is shut again after a crash",
+    86538899847: "a message that was let past another came into one batch with it, which the simulator took for wrong",
+    86538915082: "a message in retry lost its lane in a recovery that told of another one that had held it before",
     201811: "sealing while the runtime stopped raised an AssertionError",
     1186: "an end that nobody was told of was lost with a log that could not be synced",
 }

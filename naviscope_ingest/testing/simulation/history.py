@@ -266,7 +266,7 @@ class History:
         known = self.messages.get(seq)
         if known is None or known.message is None:
             return
-        for place in self._parents(seq, known):
+        for place in self.parents(seq, known):
             if place in together or place not in self.ends:
                 raise Violation(
                     f"message {known.id!r} committed before {self.messages[place].id!r}, which it depends on, had ended"
@@ -282,7 +282,7 @@ class History:
         if key is not None and key not in self.delivered and key not in self.inside:
             raise Violation(f"message {self.messages[seq].id!r} is settled as committed, and no sink has committed it")
 
-    def _parents(self, seq: int, known: Known) -> list[int]:
+    def parents(self, seq: int, known: Known) -> list[int]:
         """Return the places of messages that must have ended before this one, whatever its policies."""
         assert known.message is not None
         found = []

@@ -21,7 +21,6 @@ from naviscope_spi import (
     EpochSealed,
     Executed,
     Message,
-    OnMessage,
     SystemFailure,
     Transient,
     task_key,
@@ -205,7 +204,7 @@ class SimulatedSink:
         if self._life.is_over:
             raise _gone()
         history = self._life.history
-        ids = {(entry.epoch.number, entry.message_id) for entry in entries}
+        together = {history.place_of(entry.epoch.number, entry.message_id) for entry in entries}
         self._life.world.note(f"sink gets {' '.join(entry.message_id for entry in entries)}")
         for entry in entries:
             place = history.place_of(entry.epoch.number, entry.message_id)
@@ -215,11 +214,11 @@ class SimulatedSink:
                 raise Violation(f"{entry.message_id!r} comes to the sink, and has ended {history.ends[place]}")
             if entry.task_key != task_key(self._store_id, entry.epoch.number, entry.message_id):
                 raise Violation(f"{entry.message_id!r} comes to the sink with task key {entry.task_key!r}")
-            message = history.messages[place].message
-            for each in () if message is None else message.depends_on:
-                parent = each.id if isinstance(each, OnMessage) and each.epoch_name is None else each
-                if isinstance(parent, str) and (entry.epoch.number, parent) in ids:
-                    raise Violation(f"{entry.message_id!r} is in one batch with {parent!r}, which it depends on")
+            known = history.messages[place]
+            for parent in () if known.message is None else history.parents(place, known):
+                if parent in together:
+                    name = history.messages[parent].id
+                    raise Violation(f"{entry.message_id!r} is in one batch with {name!r}, which it depends on")
             self._see_to_answer(entry)
 
     def _see_to_answer(self, entry: Entry[Any]) -> None:

@@ -177,3 +177,18 @@ def test_a_message_that_may_not_start_yet_says_so():
     assert [desk.core.may_start(desk.nodes[name]) for name in "ab"] == [False, False]
     desk.core.commit([desk.seq("a")])
     assert desk.core.may_start(desk.nodes["b"])
+
+
+def test_a_message_in_retry_keeps_its_place_if_a_recovery_tells_of_another_that_held_the_lane_before():
+    desk = lane("first")
+    desk.core.begin_recovery()
+    desk.add("other", Dependency.resource("once"), key="k")
+    desk.add("last", key="k")
+    # What is told of each message is the last that became of it, message by message, and not in the order of events.
+    for name in ("other", "last"):
+        desk.core.claim([desk.seq(name)])
+        desk.core.retry(desk.seq(name), desk.core.now)
+    for name in ("first", "last"):
+        desk.end(name)
+    desk.core.end_recovery()
+    assert desk.take() == ["other"]
