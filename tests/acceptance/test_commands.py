@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import peers
-from tests.soak.drivers import DRIVERS, play_chunk
+from tests.soak.drivers import DRIVERS, Played, play_chunk
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPENDENT = "examples/dependent_import.py"
@@ -151,7 +151,7 @@ def test_a_program_of_the_soak_test_can_be_played_again():
 def test_the_soak_test_keeps_the_seeds_of_violations(monkeypatch):
     def breaks_at_three(seed):
         assert seed != 3, "three is bad"
-        return 10
+        return Played(10)
 
     monkeypatch.setitem(DRIVERS, "core", breaks_at_three)
     tally = play_chunk("core", 0, 5) + play_chunk("core", 5, 5)

@@ -31,7 +31,7 @@ __all__ = ["Plan", "Process", "Steps"]
 _MOST_STEPS: Final = 300_000
 """More steps of tasks than a process may take: what goes round and round is found so."""
 
-_BUGS = (InternalError, AssertionError, NameError, TypeError, AttributeError, LookupError)
+_BUGS = (InternalError, AssertionError, NameError, TypeError, AttributeError, KeyError, IndexError)
 """What no fault of the world excuses."""
 
 _NEVER: Final = 1_000_000_000
