@@ -29,10 +29,12 @@ from naviscope_ingest import (
     Dependency,
     Executed,
     Ingest,
+    KindPolicy,
     Message,
     Outcome,
     Permanent,
     Resource,
+    RetryPolicy,
     RuntimeConfig,
     RuntimeMetrics,
 )
@@ -48,6 +50,9 @@ __all__ = ["SURVEY", "make_app"]
 
 SURVEY = Message("survey", None, kind="survey")
 """What is submitted: look what there is to do."""
+
+PATIENT = KindPolicy(retry=RetryPolicy(max_attempts=8))
+"""What fails for no reason of its own is tried until it works: a gap would stay in the index."""
 
 
 def make_app(
@@ -70,7 +75,7 @@ def make_app(
     app = Ingest(
         f"sqlite:///{database}",
         # Whoever waits for a module that does not exist is let go as soon as nothing else is left to do.
-        config=RuntimeConfig(max_in_flight=32, stall_grace=0.0, faults=faults),
+        config=RuntimeConfig(max_in_flight=32, stall_grace=0.0, other_kinds=PATIENT, faults=faults),
         metrics=metrics,
         threads=2,
         retain=3600.0,
